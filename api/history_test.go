@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/policy"
 )
 
 func TestHistory(t *testing.T) {
@@ -75,7 +76,7 @@ func TestHistory(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	f := serve(t, nil)
+	f := serve(t, func(o *Options, _ *policy.Config) { o.MetricLabels = []string{"user", "my-team"} })
 	c, ctx := f.client(), t.Context()
 	for id, user := range map[string]string{"a": "ada", "b": "ada", "c": "eve"} {
 		if _, err := c.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Labels: apitypes.Labels{"user": user}}}); err != nil {
@@ -97,7 +98,8 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	_, metrics := f.raw("GET", "/metrics", scraperToken, "")
-	for _, line := range []string{`boxd_usage_execs_total{profile="default",tenant="default"} 3`, `boxd_usage_processes_total{profile="default",tenant="default"} 0`} {
+	for _, line := range []string{`boxd_usage_execs_total{profile="default",tenant="default"} 3`, `boxd_usage_processes_total{profile="default",tenant="default"} 0`,
+		`boxd_tenant_sessions{label_my_team="",label_user="ada",profile="default",tenant="default"} 2`} {
 		if !strings.Contains(string(metrics), line+"\n") {
 			t.Errorf("metrics without %s", line)
 		}

@@ -3,8 +3,10 @@ package api
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,7 +53,18 @@ func (c *call) metrics() error {
 }
 
 // collector reads the counters of other packages when Prometheus asks.
-type collector struct{ s *Server }
+type collector struct {
+	s        *Server
+	labelled *prometheus.Desc // sessions by tenant, profile and Options.MetricLabels
+}
+
+func newCollector(s *Server) *collector {
+	names := []string{"tenant", "profile"}
+	for _, key := range s.opt.MetricLabels {
+		names = append(names, spec.MetricLabel(key))
+	}
+	return &collector{s, describe("tenant_sessions", "Sessions by tenant, profile and the labels of http.metric_labels.", names...)}
+}
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("boxd_"+name, help, labels, nil)
@@ -117,7 +130,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descUsedExecs, descUsedProcs, descUsedCPU, descUsedWall, descUsedBytes, descRelayBytes} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descUsedExecs, descUsedProcs, descUsedCPU, descUsedWall, descUsedBytes, descRelayBytes, c.labelled} {
 		ch <- d
 	}
 }
@@ -140,6 +153,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for verdict, n := range r.stats.Verdicts {
 		ch <- prometheus.MustNewConstMetric(descVerdicts, prometheus.CounterValue, float64(n), string(verdict))
 	}
+	c.collectSessions(ch)
 	for _, t := range c.s.opt.Sessions.UsageTotals() {
 		for desc, value := range map[*prometheus.Desc]float64{descUsedExecs: float64(t.Execs), descUsedProcs: float64(t.Processes),
 			descUsedCPU: t.CPU.Seconds(), descUsedWall: t.Wall.Seconds(), descUsedBytes: float64(t.Written)} {
@@ -148,5 +162,20 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for stream, n := range map[string]int64{"stdin": r.relay.StdinBytes.Load(), "stdout": r.relay.StdoutBytes.Load(), "stderr": r.relay.StderrBytes.Load()} {
 		ch <- prometheus.MustNewConstMetric(descRelayBytes, prometheus.CounterValue, float64(n), stream)
+	}
+}
+
+// collectSessions counts the sessions of each tenant, profile and value of the labels that are told apart.
+func (c *collector) collectSessions(ch chan<- prometheus.Metric) {
+	counts := map[string]float64{} // by the values, separated by NUL
+	for _, v := range c.s.opt.Sessions.List("") {
+		k := v.Tenant + "\x00" + v.Resolved.Profile
+		for _, key := range c.s.opt.MetricLabels {
+			k += "\x00" + strings.ReplaceAll(v.Resolved.Labels[key], "\x00", "")
+		}
+		counts[k]++
+	}
+	for k, n := range counts {
+		ch <- prometheus.MustNewConstMetric(c.labelled, prometheus.GaugeValue, n, strings.Split(k, "\x00")...)
 	}
 }

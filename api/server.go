@@ -36,6 +36,8 @@ type Options struct {
 	Audit *audit.Log
 	// Metrics is the one whose ObserveExec is session.Options.Observe; nil: a new one.
 	Metrics *Metrics
+	// MetricLabels are the keys of labels of sessions that metrics tell apart.
+	MetricLabels []string
 	// MaxBody bounds the body of a JSON request in bytes; 0 is DefaultMaxBody.
 	MaxBody int64
 	// MaxFile bounds the content of a file, read or written, in bytes; 0 is DefaultMaxFile.
@@ -111,7 +113,7 @@ func New(o Options) *Server {
 	s.hubs = newHubTable(o.Relay)
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams, s.stop = context.WithCancel(context.Background())
-	s.metrics.registry.MustRegister(&collector{s})
+	s.metrics.registry.MustRegister(newCollector(s))
 	s.openapi = sync.OnceValue(Document)
 	s.mux = newMux()
 	return s

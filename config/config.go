@@ -100,7 +100,8 @@ type HTTP struct {
 	MaxConnections int           `yaml:"max_connections"`
 	HeaderTimeout  spec.Duration `yaml:"header_timeout"`
 	IdleTimeout    spec.Duration `yaml:"idle_timeout"`
-	Scope          string        `yaml:"scope"` // of sessions that are asked for without ID and scope
+	MetricLabels   []string      `yaml:"metric_labels"` // of sessions, that metrics tell apart
+	Scope          string        `yaml:"scope"`         // of sessions that are asked for without ID and scope
 }
 
 // Directories and files of a daemon without a configuration.

@@ -162,6 +162,9 @@ func onUse(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
+// maxMetricLabels bounds HTTP.MetricLabels: each multiplies the number of series.
+const maxMetricLabels = 4
+
 func (c *Config) validateWords() error {
 	for i, name := range c.ListenUsers {
 		if !nameSyntax().MatchString(name) {
@@ -171,6 +174,20 @@ func (c *Config) validateWords() error {
 	if c.HTTP.Scope != "" {
 		if err := policy.ValidateScope(c.HTTP.Scope); err != nil {
 			return refuse("http.scope", spec.Quote(c.HTTP.Scope), err.(*spec.FieldError).Rule)
+		}
+	}
+	for i, label := range c.HTTP.MetricLabels {
+		field := fmt.Sprintf("http.metric_labels[%d]", i)
+		if err := (spec.Labels{label: ""}).Validate(field); err != nil {
+			return refuse(field, spec.Quote(label), "must be the key of a label: 1 to 63 of a-z A-Z 0-9 _ - . /")
+		}
+		if i == maxMetricLabels {
+			return refuse(field, spec.Quote(label), fmt.Sprintf("must not be there: metrics tell at most %d labels apart", maxMetricLabels))
+		}
+		for _, other := range c.HTTP.MetricLabels[:i] {
+			if spec.MetricLabel(other) == spec.MetricLabel(label) {
+				return refuse(field, spec.Quote(label), "must not have the same name in metrics, "+spec.MetricLabel(label)+", as "+spec.Quote(other))
+			}
 		}
 	}
 	switch {

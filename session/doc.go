@@ -16,8 +16,8 @@
 //	volumes.looking  one query for the engine's volumes at a time
 //	Manager.mu       the registry and the heap of deadlines; never held during I/O
 //	session.mu       fields of one session and its processes; never held during I/O
-//	leaves           events, errors, counters, the queue of the database, cached volumes, named volumes and
-//	                 their sessions
+//	leaves           events, errors, counters, the queue of the database, cached volumes, history,
+//	                 named volumes and their sessions
 //
 // Manager.mu and session.mu are never held together, so listing sessions never waits for a
 // session, and no session waits for a listing.

@@ -116,3 +116,8 @@ func (s Selector) Matches(l Labels) bool {
 	}
 	return true
 }
+
+// MetricLabel returns the name that a label with this key has in metrics, whose names have fewer characters.
+func MetricLabel(key string) string {
+	return "label_" + strings.NewReplacer("-", "_", ".", "_", "/", "_").Replace(key)
+}
