@@ -2,6 +2,9 @@ package api
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -314,4 +317,90 @@ func (c *call) copyFiles() error {
 		}
 		return c.reply(http.StatusOK, apitypes.FileTree(tree))
 	})
+}
+
+// watchFiles sends changes as server-sent events until the client has gone or the directory is.
+func (c *call) watchFiles() error {
+	recursive, err := c.queryBool("recursive")
+	if err != nil {
+		return err
+	}
+	return c.inBox(session.Access{Action: "file-watch", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
+		ctx, cancel := c.untilStopped()
+		defer cancel()
+		stream := &changeStream{c: c}
+		var beating sync.WaitGroup
+		defer beating.Wait()
+		beat, still := context.WithCancel(ctx)
+		defer still()
+		beating.Go(func() { stream.beat(beat) })
+		err := files.Watch(ctx, box, files.Options{}, path, files.WatchOptions{Recursive: recursive, Globs: c.values["glob"]}, stream.change)
+		if err == nil || ctx.Err() != nil && c.w.started() {
+			return nil
+		}
+		return stream.fail(err)
+	})
+}
+
+// changeStream is the answer of a watch. Its header goes out with the first event, so that an
+// error before that can still be answered.
+type changeStream struct {
+	mu sync.Mutex
+	c  *call
+}
+
+func (s *changeStream) change(change files.Change) error {
+	e := apitypes.FileChange{Type: change.Type, Path: change.Path, Dir: change.Dir}
+	if !utf8.ValidString(change.Path) {
+		e.RawPath = []byte(change.Path)
+	}
+	return s.send(&e)
+}
+
+func (s *changeStream) send(e *apitypes.FileChange) error {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.c.w.started() {
+		s.c.w.Header().Set("Content-Type", sse)
+		s.c.w.Header().Set("Cache-Control", "no-store")
+		s.c.w.WriteHeader(http.StatusOK)
+	}
+	_, err = fmt.Fprintf(s.c.w, "event: %s\ndata: %s\n\n", e.Type, data)
+	s.c.w.Flush()
+	return err
+}
+
+// beat shows that the stream is alive.
+func (s *changeStream) beat(ctx context.Context) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			s.mu.Lock()
+			if s.c.w.started() {
+				_, _ = io.WriteString(s.c.w, ": alive\n\n") // the next event reports an error
+				s.c.w.Flush()
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// fail ends the stream with err.
+func (s *changeStream) fail(err error) error {
+	if !s.c.w.started() {
+		return err
+	}
+	if k := match(fileKinds, err); k != nil {
+		err = &refusal{code: k.code, detail: err.Error(), err: err}
+	}
+	p := problemOf(err, s.c.id)
+	return s.send(&apitypes.FileChange{Type: "error", Error: &p})
 }

@@ -193,7 +193,7 @@ func (rt *route) response(registry huma.Registry) *huma.Response {
 	case ndjson:
 		r.Content[ndjson] = &huma.MediaType{Schema: textOf(schemaOf(registry, apitypes.ExecEvent{}), "Lines; each is the JSON of an ExecEvent.")}
 	case sse:
-		r.Content[sse] = &huma.MediaType{Schema: textOf(schemaOf(registry, rt.reply), "Server-sent events; the data of each is the JSON of an Event.")}
+		r.Content[sse] = &huma.MediaType{Schema: textOf(schemaOf(registry, rt.reply), "Server-sent events; the data of each is the JSON of this.")}
 	case "application/json":
 		r.Content[rt.replyType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject}}
 	default:

@@ -53,6 +53,7 @@ var matrix = map[string]string{
 	"POST /v1/sessions/{id}/files/mkdir":     "--+-+",
 	"PUT /v1/sessions/{id}/files/symlink":    "--+-+",
 	"POST /v1/sessions/{id}/files/rename":    "--+-+",
+	"GET /v1/sessions/{id}/files/watch":      "-++++",
 	"POST /v1/sessions/{id}/files/copy":      "--+-+",
 	"GET /v1/sessions/{id}/files/tar":        "-++++",
 	"PUT /v1/sessions/{id}/files/tar":        "--+-+",

@@ -1,10 +1,15 @@
 package client
 
 import (
+	"bufio"
+	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
 )
@@ -127,4 +132,47 @@ func (c *Client) UnpackFiles(ctx context.Context, session, path string, archive 
 // of the same tenant.
 func (c *Client) CopyFiles(ctx context.Context, session string, r apitypes.CopyRequest) (apitypes.FileTree, error) {
 	return fetch[apitypes.FileTree](ctx, c, call{method: "POST", path: filesPath(session, "copy"), body: r})
+}
+
+// WatchOptions control WatchFiles. The zero value watches the directory itself.
+type WatchOptions struct {
+	Recursive bool     // watch the directories below too
+	Globs     []string // of what is reported, as for PackFiles
+}
+
+// WatchFiles calls each for every change in a directory in the session's box, first with type
+// "ready". It returns when ctx ends, when each fails, with its error, and with nil when the
+// directory is gone. io.ErrUnexpectedEOF: the daemon ended the stream; changes may be missed.
+func (c *Client) WatchFiles(ctx context.Context, session, path string, o WatchOptions, each func(apitypes.FileChange) error) error {
+	q := url.Values{"path": {path}, "glob": o.Globs}
+	if o.Recursive {
+		q.Set("recursive", "1")
+	}
+	resp, err := c.send(ctx, call{method: "GET", path: filesPath(session, "watch"), query: q, accept: "text/event-stream"})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		var change apitypes.FileChange
+		if err := json.Unmarshal([]byte(data), &change); err != nil {
+			return fmt.Errorf("watching: %w", err)
+		}
+		if change.Error != nil {
+			return &Error{*change.Error}
+		}
+		if err := each(change); err != nil || change.Type == "gone" {
+			return err
+		}
+	}
+	if err := cmp.Or(ctx.Err(), lines.Err()); err != nil {
+		return fmt.Errorf("watching: %w", err)
+	}
+	return fmt.Errorf("watching: %w", io.ErrUnexpectedEOF)
 }

@@ -30,6 +30,7 @@ type request struct {
 	out  io.Writer // bounded; nil: no output is expected
 	// relative: another path of the operation is relative, although path is not.
 	relative bool
+	endless  bool // it runs until it is ended
 }
 
 // run has the box carry out the operation.
@@ -38,6 +39,9 @@ func (r *request) run(ctx context.Context, box engine.Box, o Options) (proto.Rep
 		return proto.Reply{}, err
 	}
 	timeout := cmp.Or(o.Timeout, DefaultTimeout)
+	if r.endless {
+		timeout = 0
+	}
 	var answer bytes.Buffer
 	if r.out == nil {
 		r.out = &bounded{w: io.Discard}

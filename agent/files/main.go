@@ -35,6 +35,7 @@ var operations = map[string]struct {
 	"rename":  {2, (*operation).rename},
 	"pack":    {1, (*operation).pack},
 	"unpack":  {1, (*operation).unpack},
+	"watch":   {1, (*operation).watch},
 }
 
 // Main carries out the operation that args request, as described in package proto, and

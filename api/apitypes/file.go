@@ -57,3 +57,12 @@ type FileTree struct {
 // LeftOutRecord is the record of a global header, in a tar archive of a directory, that names a
 // file which the archive cannot have: its type (fifo, socket or device), a space and its path.
 const LeftOutRecord = "BOXD.left_out"
+
+// FileChange is a change in a watched directory.
+type FileChange struct {
+	Type    string   `json:"type" doc:"ready: changes are reported from now on; created or moved to here, modified (content), attributes (rights, owner or times), removed or moved away; missed: some could not be reported; gone: the directory itself was removed or moved; error: see error."`
+	Path    string   `json:"path,omitempty" doc:"Relative to the directory."`
+	RawPath []byte   `json:"path_base64,omitempty" doc:"The path, if it is not UTF-8."`
+	Dir     bool     `json:"dir,omitempty" doc:"It is a directory."`
+	Error   *Problem `json:"error,omitempty" doc:"Why the stream ends."`
+}

@@ -271,6 +271,21 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 		}
 	}
 	add("write-file", "again", "PUT", session+"/files/content?path="+s.path, content)
+	for _, path := range []string{"/etc/passwd", "/proc/self/mem", "/dev/null", "/usr/bin", "%00", long, strings.Repeat("x/", 3000), "."} {
+		if s.wrong {
+			add("pack-files", path, "GET", session+"/files/tar?glob=x*&path="+path, "")
+			add("unpack-files", path, "PUT", session+"/files/tar?path="+path, content)
+			add("unpack-files", "empty, "+path, "PUT", session+"/files/tar?parents=1&path="+path, strings.Repeat("\x00", 1024))
+			add("copy-files", path, "POST", session+"/files/copy", object(`"from":"`+path+`"`, `"path":"copied"`))
+			add("rename-file", path, "POST", session+"/files/rename", object(`"path":"`+path+`"`, `"to":"renamed"`))
+		}
+	}
+	add("pack-files", "glob", "GET", session+"/files/tar?glob=[&path=.", "")
+	add("unpack-files", "plain", "PUT", session+"/files/tar?path=.", strings.Repeat("\x00", 1024))
+	add("copy-files", "plain", "POST", session+"/files/copy", object(`"from":"`+s.path+`"`, `"path":"copied"`))
+	add("copy-files", "none", "POST", session+"/files/copy", object(`"from_session":"none"`, `"from":"x"`, `"path":"copied"`))
+	add("rename-file", "plain", "POST", session+"/files/rename", object(`"path":"copied"`, `"to":"renamed"`))
+	add("watch-files", "file", "GET", session+"/files/watch?path=/etc/passwd", "")
 	add("make-symlink", "plain", "PUT", session+"/files/symlink?target=f&path="+s.path, "")
 	for _, query := range []string{"target=&path=link", "target=%00&path=link", "target=" + strings.Repeat("x/", 3000) + "&path=link", "target=f&path=/usr/x", "target=f&path=.", "target=f&path=no/link"} {
 		if s.wrong {

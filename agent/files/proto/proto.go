@@ -13,16 +13,18 @@
 //	rename  PATH TO replace|-
 //	pack    PATH PACK
 //	unpack  PATH UNPACK
+//	watch   PATH WATCH
 //
-// Numbers are decimal; MODE is octal, and 0 means "unchanged" or the default. PACK and UNPACK
-// are the JSON of the types of these names. For write and unpack, stdin carries the content in chunks: a length of 4 bytes, big endian, followed by that
+// Numbers are decimal; MODE is octal, and 0 means "unchanged" or the default. PACK, UNPACK and
+// WATCH are the JSON of the types of these names. For write and unpack, stdin carries the content in chunks: a length of 4 bytes, big endian, followed by that
 // many bytes, at most MaxChunk. A length of 0 ends the content; without it the content is
 // incomplete.
 //
 // stdout carries the bytes that were read, or one Info as a line of JSON for each entry of a
 // directory, or a tar archive of the content of a directory. Its names are relative to the
 // directory, which has no entry itself. A directory comes before its entries, which are sorted
-// by the bytes of their names. At the end, stderr carries one line of JSON: a Reply.
+// by the bytes of their names. Or, for watch, stdout carries one Change as a line of JSON for
+// each change, until the command is killed or the directory is gone. At the end, stderr carries one line of JSON: a Reply.
 package proto
 
 import (
@@ -117,6 +119,48 @@ type Tree struct {
 	Symlinks    int64 `json:"symlinks"`
 	Bytes       int64 `json:"bytes"`
 	Skipped     int64 `json:"skipped"` // devices, FIFOs and the like
+}
+
+// Watch says what is watched.
+type Watch struct {
+	Recursive bool     `json:"recursive,omitempty"`
+	Globs     []string `json:"globs,omitempty"` // of what is reported; none: everything
+}
+
+// Change is a change in a watched directory.
+type Change struct {
+	Type string `json:"type"`
+	Path []byte `json:"path,omitempty"` // relative to the directory
+	Dir  bool   `json:"dir,omitempty"`
+}
+
+// Types of a Change. The first is Ready: changes are reported from now on.
+const (
+	Ready      = "ready"
+	Created    = "created"    // or moved to here
+	Modified   = "modified"   // its content
+	Attributes = "attributes" // its rights, owner or times
+	Removed    = "removed"    // or moved away
+	Missed     = "missed"     // some changes could not be reported
+	Gone       = "gone"       // the directory itself was removed or moved; the last change
+)
+
+// ParseChange parses a line of watch.
+func ParseChange(line []byte) (Change, error) {
+	var c Change
+	if err := json.Unmarshal(line, &c); err != nil {
+		return Change{}, fmt.Errorf("parsing change: %w: %w", ErrProtocol, err)
+	}
+	switch c.Type {
+	case Ready, Missed, Gone:
+		if len(c.Path) > 0 {
+			return Change{}, fmt.Errorf("change %s of a file: %w", c.Type, ErrProtocol)
+		}
+	case Created, Modified, Attributes, Removed:
+	default:
+		return Change{}, fmt.Errorf("unknown type of change: %w", ErrProtocol)
+	}
+	return c, nil
 }
 
 // StepArchive is the step of a failure whose reason is that the archive is not one.
