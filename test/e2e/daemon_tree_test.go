@@ -70,3 +70,18 @@ func TestCopyTree(t *testing.T) {
 	d.wantRefused(125, d.run("cp", big, "s:/tmp"), `"big/file": no space left on device`)
 	d.says(0, "", "exec", "s", "--", "sh", "-c", "ls -A /tmp/big")
 }
+
+// TestWatchInBox: changes are seen from inside the box, and the watch ends with its client.
+func TestWatchInBox(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "exec", "s", "--", "mkdir", "dir")
+	p := d.openPTY(33, 111, "watch", "s:dir", "-r", "--json")
+	p.await(`{"type":"ready"}`)
+	d.says(0, "", "exec", "s", "--", "sh", "-c", "mkdir -p dir/a/b; echo x >dir/a/b/f")
+	p.await(`"path":"a/b/f"`)
+	d.says(0, "", "exec", "s", "--", "rm", "-r", "dir")
+	p.await(`{"type":"gone"}`)
+	if status := p.wait(); status != 0 {
+		t.Errorf("status %d", status)
+	}
+}
