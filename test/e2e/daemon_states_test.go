@@ -231,6 +231,30 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	}
 	add("ensure-session", "", "POST", "/v1/sessions", `{}`)
 
+	add("session-history", "", "GET", session+"/execs", "")
+	add("history", "", "GET", "/v1/execs?since=1h&verdict=exited", "")
+	add("tenant-usage", "", "GET", "/v1/usage?by=session", "")
+	add("list-volumes", "", "GET", "/v1/volumes", "")
+	for _, fields := range []string{`"name":"../x"`, `"name":""`, `"name":"v-` + id + `","size":"1"`, `"name":"v-` + id + `","size":"9E"`} {
+		if !s.wrong {
+			break
+		}
+		add("create-volume", fields, "POST", "/v1/volumes", "{"+fields+"}")
+	}
+	volume := "/v1/volumes/v-" + id
+	add("create-volume", "plain", "POST", "/v1/volumes", `{"name":"v-`+id+`","size":"1M"}`)
+	add("get-volume", "", "GET", volume, "")
+	add("resize-volume", "", "PATCH", volume, `{"size":"2M"}`)
+	add("remove-volume", "", "DELETE", volume, "")
+	add("remove-volume", "again", "DELETE", volume, "")
+	for _, fields := range []string{`"language":"no"`, `"language":"bash","file":"../x"`, `"language":"bash","files":[{"path":"../x"}]`, `"language":"bash","files":[{"path":"/proc/x"}]`, `"file":"x.nothing"`} {
+		if !s.wrong {
+			break
+		}
+		add("code", fields, "POST", session+"/code", object(`"code":"true"`, fields))
+	}
+	add("code", "plain", "POST", session+"/code", object(`"language":"bash"`, `"code":"true"`, s.user))
+
 	content := strings.Repeat("content", 10_000)
 	program, shell := `"argv":["true"]`, `"shell":"true"`
 	add("exec", "plain", "POST", session+"/exec", object(program, s.user))
