@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/session"
 )
@@ -52,12 +51,12 @@ func (k *call) exec(ctx context.Context) (any, error) {
 
 // run runs the command of spec in b.
 func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, error) {
-	stdout, stderr := &headtail.Buffer{Limit: clipAt}, &headtail.Buffer{Limit: clipAt}
+	var stdout, stderr clip
 	began := time.Now()
 	result := func(res session.ExecResult) execResult {
 		out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
 			SessionID: b.logical(), BackendName: k.s.backendName(), Status: protocol.Completed,
-			Stdout: outputText(stdout), Stderr: outputText(stderr), DurationMS: time.Since(began).Milliseconds(),
+			Stdout: stdout.text(), Stderr: stderr.text(), DurationMS: time.Since(began).Milliseconds(),
 		}}
 		if res.Verdict == engine.TimedOut {
 			out.Status = protocol.TimedOut
@@ -73,7 +72,7 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 	limit := time.Duration(min(spec.TimeoutSec, longest)) * time.Second
 	res, err := k.s.sessions.Exec(ctx, k.who(), b.key, nil, session.Exec{
 		Args: []string{"sh", "-lc", spec.Cmd}, Env: environment(spec.Env), Dir: spec.Workdir, MakeDir: true,
-		Stdout: stdout, Stderr: stderr, NoOutputLimit: true,
+		Stdout: &stdout, Stderr: &stderr, NoOutputLimit: true,
 		Timeout: limit, CancelGrace: cancelGrace, KeepBackground: true,
 		Started: func(engine.Process) { k.clock.Reset(limit + execTime) },
 		Ended: func(res session.ExecResult) {

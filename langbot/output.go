@@ -3,26 +3,43 @@ package langbot
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// clipAt is how many bytes of each output stream of a command are kept, as in the reference server,
-// which keeps the first ones only.
+// clipAt is how many bytes of each output stream of a command are kept.
 const clipAt = 1 << 20
 
-// outputText is the output for the client: decoded, without white space at its ends, and with a note
-// where some of it was discarded.
-func outputText(b *headtail.Buffer) string {
-	kept, missing := b.Bytes()
-	if missing == nil {
-		return protocol.Trim(decode(kept))
+// clip is a writer that keeps the beginning and counts the rest.
+type clip struct {
+	mu   sync.Mutex
+	kept []byte
+	lost int64
+}
+
+// Write keeps what fits and accepts everything.
+func (c *clip) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keep := p[:min(len(p), clipAt-len(c.kept))]
+	c.kept = append(c.kept, keep...)
+	c.lost += int64(len(p) - len(keep))
+	return len(p), nil
+}
+
+// text is the output for the client: decoded, without white space at its ends, and with a note
+// if some of it was discarded.
+func (c *clip) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := protocol.Trim(decode(c.kept))
+	if c.lost > 0 {
+		s += fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", clipAt, c.lost)
 	}
-	note := fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", clipAt, missing.Bytes)
-	return protocol.Trim(decode(kept[:missing.Offset]) + note + "\n" + decode(kept[missing.Offset:]))
+	return s
 }
 
 // decode reads b as UTF-8. Like Python's errors="replace", it replaces each maximal subpart of an
