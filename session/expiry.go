@@ -180,6 +180,6 @@ func (s *session) expireIfDue() {
 	}
 	s.mu.Unlock()
 	if begun {
-		s.m.spawn(func() { s.teardown(removal{expired: true, retain: retain != nil, reason: reason, caller: system}) })
+		s.m.spawn(func() { s.teardown(removal{expired: true, reason: reason, caller: system}) })
 	}
 }

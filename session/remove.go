@@ -18,7 +18,6 @@ type removal struct {
 	caller  Caller
 	reason  string
 	expired bool
-	retain  bool // the session stays for its workspace
 }
 
 // Remove ends a session: it kills what runs in it, and removes its box and the workspace
@@ -45,16 +44,16 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	const reason = "removed by request"
 	s.mu.Lock()
 	begun := s.markRemovalLocked(reason)
+	if !s.erased {
+		s.record.Retained = nil // also if a TTL has begun to end it: nothing stays
+	}
 	s.mu.Unlock()
 	if begun {
 		m.spawn(func() { s.teardown(removal{caller: c, reason: reason}) })
 	}
 	select {
 	case <-s.removed:
-		s.mu.Lock()
-		stays := s.record.Retained != nil
-		s.mu.Unlock()
-		if stays { // its TTL was faster
+		if s.isRetired() { // its TTL was faster
 			return m.removeAgain(ctx, c, key)
 		}
 		return nil
@@ -63,6 +62,15 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 		defer s.mu.Unlock()
 		return fmt.Errorf("removing session %q (it will be retried): %w", key.ID, s.removeErr)
 	case <-ctx.Done():
+		m.spawn(func() {
+			select {
+			case <-s.removed:
+			case <-m.ctx.Done():
+			}
+			if s.isRetired() {
+				_ = m.removeAgain(m.ctx, c, key) // the removal retries by itself
+			}
+		})
 		if err := s.noteRemoval(); err != nil {
 			return fmt.Errorf("removing session %q (it continues unless this process ends): %w", key.ID, err)
 		}
@@ -70,6 +78,12 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	case <-m.ctx.Done():
 		return ErrClosed
 	}
+}
+
+func (s *session) isRetired() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.retired
 }
 
 // removeAgain removes the session that stays in the place of one whose removal was asked for.
@@ -145,9 +159,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		s.mu.Unlock()
 		return nil
 	}
-	if s.record.State = Stopping; !r.retain {
-		s.record.Retained = nil
-	}
+	s.record.State = Stopping
 	write := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
@@ -161,8 +173,8 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	if err := s.clearBox(step); err != nil {
 		return err
 	}
-	if r.retain {
-		return s.retire(ctx, r)
+	if retired, err := s.retire(ctx, r); retired || err != nil {
+		return err
 	}
 	switch {
 	case volume != "":

@@ -33,26 +33,29 @@ func (s *session) retainLocked() *retention {
 }
 
 // retire makes the session one that stays for its workspace. Its box is gone. The caller holds
-// the op.
-func (s *session) retire(ctx context.Context, r removal) error {
+// the op. If somebody has asked for the removal of the session meanwhile, retire does nothing and
+// returns false.
+func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 	s.mu.Lock()
 	list := s.processesLocked()
 	rec := *s.recordLocked()
-	s.mu.Unlock()
+	if rec.Retained == nil {
+		s.mu.Unlock()
+		return false, nil
+	}
 	rec.State, rec.Reason, rec.LifeLeft = Stopped, r.reason+": its workspace is kept", 0
 	changes := []change{rec.put()}
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
 	}
-	s.mu.Lock()
-	s.erased = true // no other record of it is written
+	s.erased, s.retired = true, true // no other record of it is written
 	write := s.m.store.enqueue(changes...)
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		s.mu.Lock()
-		s.erased = false
+		s.erased, s.retired = false, false
 		s.mu.Unlock()
-		return err
+		return false, err
 	}
 	for _, p := range list {
 		p.drop(ctx)
@@ -71,7 +74,7 @@ func (s *session) retire(ctx context.Context, r removal) error {
 	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(EventExpired), Decision: audit.Done, Reason: rec.Reason, Ends: true, Details: map[string]any{"retain": rec.Resolved.Retain}})
 	s.m.succeed(s, next, nil, e)
 	next.arm()
-	return nil
+	return true, nil
 }
 
 // retained returns a session that stays for its workspace. It counts as a session in the
@@ -107,6 +110,7 @@ func (s *session) revive() (undo func(), err error) {
 	return func() {
 		s.mu.Lock()
 		s.record.Retained, s.record.CreatedAt, s.lifeEnd, s.bornAt = rec.Retained, rec.CreatedAt, life, born
+		s.record.State, s.record.Reason = rec.State, rec.Reason
 		if s.release != nil {
 			s.release = old
 		}

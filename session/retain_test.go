@@ -1,10 +1,12 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -179,4 +181,63 @@ func TestRetainStop(t *testing.T) {
 	if _, err := b.Ensure(ctx, me, keyB, retaining("7 days")); !errors.Is(err, engine.ErrInvalid) {
 		t.Error(err)
 	}
+}
+
+// A retained session whose revival failed in the engine is still one, also for a daemon that stops.
+func TestRetainFailedRevival(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.ensure(keyA, retaining("forever"))
+		kept := filepath.Join(b.workspace(keyA), "kept")
+		must(t, os.WriteFile(kept, nil, 0o600))
+		b.expired(keyA)
+		b.host.SetHook(func(_ context.Context, what, _ string) error {
+			if what == "create" {
+				return errors.New("out of memory")
+			}
+			return nil
+		})
+		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err == nil {
+			t.Error("it was revived")
+		}
+		if v := b.get(keyA); v.State != Stopped {
+			t.Errorf("%+v", v)
+		}
+		must(t, b.Close(ctx, true))
+		if _, err := os.Stat(kept); err != nil {
+			t.Error(err)
+		}
+		b.host.SetHook(nil)
+		b.start()
+		if res := b.exec(keyA, "true"); res.ExitCode != 0 {
+			t.Errorf("%+v", res)
+		}
+	})
+}
+
+// A client that removes a session while its TTL retains it has it removed, although the client does
+// not wait.
+func TestRetainThenRemove(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.ensure(keyA, retaining("forever"))
+		hung := make(chan struct{})
+		b.host.SetHook(func(_ context.Context, what, _ string) error {
+			if what == "remove" {
+				<-hung
+			}
+			return nil
+		})
+		time.Sleep(b.get(keyA).Resolved.IdleTTL.D() + time.Second)
+		synctest.Wait() // the TTL is ending it
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := b.Remove(gone, me, keyA); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+		b.host.SetHook(nil)
+		close(hung)
+		b.eventually("the end of the session", func() bool { return b.gone(keyA) })
+		if _, err := os.Stat(b.workspace(keyA)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("its workspace: %v", err)
+		}
+	})
 }

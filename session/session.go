@@ -62,6 +62,7 @@ type session struct {
 	removing  bool
 	removeErr error // of the last attempt to remove it
 	erased    bool  // the deletion of its record has begun
+	retired   bool  // it has ended, and another session of its key stays for the workspace
 	gone      bool  // it has left the registry
 	goneErr   error // why it could not be created
 }

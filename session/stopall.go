@@ -49,7 +49,7 @@ func (m *Manager) stopAll(ctx context.Context) error {
 func (s *session) shutDown() error {
 	s.mu.Lock()
 	persistent, removing := s.record.Resolved.Persistent, s.removing
-	retained := s.record.Retained != nil && s.record.State == Stopped
+	retained := s.record.Retained != nil
 	s.mu.Unlock()
 	if retained && !removing {
 		return nil // there is nothing to end
@@ -68,7 +68,7 @@ func (s *session) shutDown() error {
 	}
 	s.mu.Unlock()
 	if begun {
-		s.teardown(removal{caller: system, reason: reason, retain: retain != nil})
+		s.teardown(removal{caller: system, reason: reason})
 	}
 	select {
 	case <-s.removed:

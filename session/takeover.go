@@ -25,7 +25,7 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 		s.removing = true
 		s.cancel()
 		s.markProcessesLost()
-		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil, retain: rec.Retained != nil}
+		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil}
 		r.m.spawn(func() { s.teardown(left) })
 		return nil
 	case rec.State == Running && exists:
