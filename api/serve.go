@@ -97,7 +97,7 @@ func (c *call) serve() error {
 	}
 	// In HTTP/1.0 the end of the connection is the end of the answer, so a truncated answer
 	// would look complete.
-	if c.route.replyType == octets && !c.r.ProtoAtLeast(1, 1) {
+	if (c.route.replyType == octets || c.route.replyType == tarball) && !c.r.ProtoAtLeast(1, 1) {
 		return refuse(apitypes.CodeHTTPVersion, "", "%s: content is sent with HTTP/1.1 only", spec.Quote(c.r.Proto))
 	}
 	return c.route.handler(c)

@@ -83,7 +83,7 @@ func TestContentNeedsHTTP11(t *testing.T) {
 	f := serve(t, nil)
 	ensure(t, f.client(), "a")
 	for path, want := range map[string]string{
-		"/v1/sessions/a/files/content?path=/etc/passwd": "505 ", "/v1/sessions/a/processes/p/logs": "505 ", "/healthz": "200 ", "/v1/status": "200 ",
+		"/v1/sessions/a/files/content?path=/etc/passwd": "505 ", "/v1/sessions/a/files/tar?path=/etc": "505 ", "/v1/sessions/a/processes/p/logs": "505 ", "/healthz": "200 ", "/v1/status": "200 ",
 	} {
 		conn, err := net.Dial("unix", f.socket)
 		if err != nil {

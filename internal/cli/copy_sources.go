@@ -188,13 +188,19 @@ func (j *copier) unpack(ctx context.Context, top string, fill func(treeSink) err
 	}()
 	_, err := j.c.UnpackFiles(ctx, j.session, top, r, client.UnpackOptions{})
 	r.Close()
-	if failed := <-filled; failed != nil && !errors.Is(failed, io.ErrClosedPipe) { // nobody reads any longer: err says why
-		return failed
-	}
 	if err != nil {
+		// fill may be waiting for a stdin on which nothing comes, so only what it has said
+		// already counts.
+		select {
+		case failed := <-filled:
+			if failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
+				return failed
+			}
+		default:
+		}
 		return j.failed(err)
 	}
-	return nil
+	return <-filled
 }
 
 // file creates a file in the sink. A size of -1 is unknown.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -103,6 +105,7 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	}
 	request.Outputs = f.outputs
 	var result *apitypes.ExecResult
+	var unsaved error
 	err = a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
 		return f.inSession(func(spec *apitypes.SessionSpec) (err error) {
 			request.Session = spec
@@ -112,7 +115,7 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 				result, err = c.ExecStream(ctx, names[0], request, a.Stdout, a.Stderr)
 			}
 			if err == nil {
-				err = a.saveOutputs(ctx, c, names[0], f, result)
+				unsaved = a.saveOutputs(ctx, c, names[0], f, result)
 			}
 			return err
 		})
@@ -123,7 +126,10 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	if err != nil {
 		return a.fail(f.json, err)
 	}
-	return a.execResult(result, f.json, f.receipt)
+	if err := a.execResult(result, f.json, f.receipt); err != nil {
+		return err // the command's own status comes first
+	}
+	return unsaved
 }
 
 // execResult prints how a command of the daemon ended, and returns it as boxd's own end.
@@ -140,43 +146,52 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt bool) error 
 }
 
 // saveOutputs writes the files that a command has made below a directory of the host. They come
-// from a session: neither a name nor a symlink leads out of the directory.
-func (a *App) saveOutputs(ctx context.Context, c *client.Client, session string, f *execFlags, result *apitypes.ExecResult) error {
+// from a session: neither a name nor a symlink leads out of the directory. Each failure is told on
+// stderr; the error says only that there was one, because the result of the command counts first.
+func (a *App) saveOutputs(ctx context.Context, c *client.Client, session string, f *execFlags, result *apitypes.ExecResult) (unsaved error) {
 	if result.OutputsError != "" {
 		a.say("boxd: no outputs: %s", printable(result.OutputsError))
+		unsaved = errUnsaved
 	}
 	if result.OutputsTruncated {
 		a.say("boxd: there are more outputs than the %d that were copied: copy them with boxd cp", len(result.Outputs))
 	}
 	if len(result.Outputs) == 0 {
-		return nil
+		return unsaved
 	}
 	root, err := os.OpenRoot(f.outputsTo)
 	if err != nil {
-		return fmt.Errorf("--outputs-to: %w", err)
+		a.say("boxd: no outputs: --outputs-to: %s", oneline.Error(err))
+		return errUnsaved
 	}
 	defer root.Close()
-	to := &hostSink{root}
 	for _, o := range result.Outputs {
 		name := cmp.Or(string(o.RawPath), o.Path)
-		var content io.Reader = bytes.NewReader(o.Bytes())
-		if o.Omitted {
-			r, err := c.ReadFile(ctx, session, path.Join(cmp.Or(f.workdir, "."), name), 0, 0)
-			if err != nil {
-				return fmt.Errorf("output %s: %w", spec.Quote(name), err)
-			}
-			defer r.Close()
-			content = r
-		}
-		err := root.MkdirAll(path.Dir(name), 0o755)
-		if err == nil {
-			err = to.file(ctx, name, permissions(o.Mode), o.Size, content)
-		}
-		if err != nil {
-			return fmt.Errorf("output %s: %w", spec.Quote(name), err)
+		if err := saveOutput(ctx, c, session, f, &hostSink{root}, name, o); err != nil {
+			a.say("boxd: output %s: %s", spec.Quote(name), oneline.Error(err))
+			unsaved = errUnsaved
 		}
 	}
-	return nil
+	return unsaved
+}
+
+var errUnsaved = errors.New("not all outputs were saved")
+
+// saveOutput writes one output, and asks for its content if the answer did not have it.
+func saveOutput(ctx context.Context, c *client.Client, session string, f *execFlags, to *hostSink, name string, o apitypes.OutputFile) error {
+	var content io.Reader = bytes.NewReader(o.Bytes())
+	if o.Omitted {
+		r, err := c.ReadFile(ctx, session, path.Join(cmp.Or(f.workdir, "."), name), 0, 0)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		content = r
+	}
+	if err := to.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	return to.file(ctx, name, permissions(o.Mode), o.Size, content)
 }
 
 func engineReceipt(r apitypes.Receipt) engine.Receipt {

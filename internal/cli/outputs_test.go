@@ -41,7 +41,7 @@ func TestExecOutputs(t *testing.T) {
 		if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
 			t.Fatal(err)
 		}
-		if status, v := call(answer(apitypes.OutputFile{Path: name, Mode: "0644", Content: "x"}), dir); status != 125 {
+		if status, v := call(answer(apitypes.OutputFile{Path: name, Mode: "0644", Content: "x"}), dir); status != 3 || !strings.Contains(v.stderr.String(), "output ") || !strings.Contains(v.stdout.String(), `"exit_code":3`) {
 			t.Errorf("%s: status %d, %q", name, status, v.stderr.String())
 		}
 	}
@@ -51,7 +51,15 @@ func TestExecOutputs(t *testing.T) {
 	if _, err := os.Stat("/etc/x"); err == nil || !os.IsNotExist(err) && err != fs.ErrNotExist {
 		t.Error(err)
 	}
-	if status, v := call(answer(apitypes.OutputFile{Path: "x"}), filepath.Join(dir, "none")); status != 125 || !strings.Contains(v.stderr.String(), "--outputs-to") && !strings.Contains(v.stdout.String(), "--outputs-to") {
+	if status, v := call(answer(apitypes.OutputFile{Path: "x"}), filepath.Join(dir, "none")); status != 3 || !strings.Contains(v.stderr.String(), "--outputs-to") {
 		t.Errorf("no directory: status %d, %q", status, v.stderr.String())
+	}
+	// A script that goes by the status notices.
+	exit = 0
+	d = newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+		send(w, apitypes.ExecResult{Verdict: "exited", ExitCode: &exit, Outputs: []apitypes.OutputFile{{Path: "../x"}}})
+	})
+	if status, v := call(d, dir); status != 125 || !strings.Contains(v.stderr.String(), "not all outputs were saved") || !strings.Contains(v.stdout.String(), `"exit_code":0`) {
+		t.Errorf("status %d, %q, %q", status, v.stderr.String(), v.stdout.String())
 	}
 }

@@ -39,7 +39,7 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 		v, err := parseVolume(s)
 		f.wishes.Volumes = append(f.wishes.Volumes, v)
 		return err
-	}}, "volume", "attach the volume `NAME:TARGET[:ro][,size=SIZE]`; with a size it is created if it does not exist (repeatable)")
+	}}, "volume", "attach the volume `NAME:TARGET[:ro,size=SIZE]`; with a size it is created if it does not exist (repeatable)")
 	wishes.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	fs.AddFlagSet(wishes)
 	settingFlags(cmd, &f.wishes, false)

@@ -222,6 +222,9 @@ func parseVolume(s string) (v apitypes.SessionVolume, err error) {
 		return refuse("must be NAME:TARGET with optional options, such as data:/data:ro")
 	}
 	v.Name, v.Target = fields[0], fields[1]
+	if strings.Contains(v.Target, ",size=") {
+		return refuse("has options behind a comma: write NAME:TARGET:size=1G, or NAME:TARGET:ro,size=1G")
+	}
 	if len(fields) == 2 {
 		return v, nil
 	}

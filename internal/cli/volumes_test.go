@@ -19,7 +19,7 @@ func TestParseVolume(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "data", ":/data", "data:", "data:/data:", "data:/data:rx", "data:/data:ro,", "data:/data:size=", "data:/data:size=-1", "data:/data:ro:rw"} {
+	for _, text := range []string{"", "data", ":/data", "data:", "data:/data:", "data:/data:rx", "data:/data:ro,", "data:/data:size=", "data:/data:size=-1", "data:/data:ro:rw", "data:/data,size=1G"} {
 		if got, err := parseVolume(text); err == nil {
 			t.Errorf("%q: %+v", text, got)
 		}
