@@ -479,3 +479,45 @@ func BenchmarkAppend(b *testing.B) {
 		}
 	}
 }
+
+// A value that cannot be read costs the history that there was, and not the start.
+func TestDamagedValue(t *testing.T) {
+	b := open(t, Options{})
+	b.append(entry("t", "a", 1))
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	err := b.update(func(tx *bbolt.Tx) error { return tx.Bucket(totalBucket).Put(join("t", "p"), []byte("{x")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.kill()
+	s, err := Open(b.o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Store = s
+	if kept, err := filepath.Glob(filepath.Join(b.o.Dir, "history.db.corrupt-*")); err != nil || len(kept) != 1 {
+		t.Errorf("kept %q, %v", kept, err)
+	}
+	b.append(entry("t", "a", 2))
+}
+
+// What cannot be written down counts against the budget all the same.
+func TestRefusedCounts(t *testing.T) {
+	b := open(t, Options{})
+	b.append(entry("t", "a", 1))
+	b.mu.Lock()
+	b.journal.file.Close()
+	b.journal.file, b.journal.dir = nil, b.journal.dir+"/gone" // a journal that cannot be opened
+	b.mu.Unlock()
+	before := b.Today("t")
+	for range 5 {
+		if err := b.Append(entry("t", "a", 0)); err == nil {
+			t.Fatal("it was written")
+		}
+	}
+	if got := b.Today("t"); got.Execs != before.Execs+5 {
+		t.Errorf("%+v, before %+v", got, before)
+	}
+}

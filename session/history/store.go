@@ -96,24 +96,24 @@ func Open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("history: %w", err)
 	}
 	path := filepath.Join(o.Dir, "history.db")
-	db, err := openDB(path)
+	s := &Store{o: o, journal: journal{dir: o.Dir}, wake: make(chan struct{}, 1), finished: make(chan struct{})}
+	s.room = sync.NewCond(&s.mu)
+	applied, err := s.load(path)
 	if foreign := (*versionError)(nil); err != nil && !errors.As(err, &foreign) && !isUnreachable(err) {
 		aside := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
 		if rerr := os.Rename(path, aside); rerr != nil {
 			return nil, fmt.Errorf("history: keeping a damaged database aside (%w): %w", err, rerr)
 		}
 		o.Report(fmt.Errorf("history was damaged (%w): kept as %s, and begun anew", err, aside))
-		db, err = openDB(path)
+		applied, err = s.load(path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("history %s: %w", path, err)
 	}
-	s := &Store{o: o, db: db, journal: journal{dir: o.Dir}, wake: make(chan struct{}, 1), finished: make(chan struct{})}
-	s.room = sync.NewCond(&s.mu)
 	s.stop, s.cancel = context.WithCancel(context.Background())
-	if err := s.replay(); err != nil {
+	if err := s.replay(applied); err != nil {
 		s.cancel()
-		return nil, errors.Join(fmt.Errorf("history: %w", err), db.Close())
+		return nil, errors.Join(fmt.Errorf("history: %w", err), s.db.Close())
 	}
 	go s.run()
 	return s, nil
@@ -207,11 +207,13 @@ func (s *Store) view(fn func(*bbolt.Tx) error) error {
 	return guarded(func() error { return s.db.View(fn) })
 }
 
-// replay continues with the entries of the journal that the database lacks: they are pending again. Nothing
-// is written to the database, so that a daemon can start on a full disk.
-func (s *Store) replay() error {
-	var applied uint64
-	err := s.view(func(tx *bbolt.Tx) (err error) {
+// load opens the database and reads what is kept in memory of it, and returns the number of the last
+// entry that it has. On failure nothing is open.
+func (s *Store) load(path string) (applied uint64, err error) {
+	if s.db, err = openDB(path); err != nil {
+		return 0, err
+	}
+	err = s.view(func(tx *bbolt.Tx) (err error) {
 		applied = appliedIn(tx)
 		if s.totals, err = readTotals(tx); err != nil {
 			return err
@@ -221,8 +223,14 @@ func (s *Store) replay() error {
 		return err
 	})
 	if err != nil {
-		return err
+		return 0, errors.Join(err, s.db.Close())
 	}
+	return applied, nil
+}
+
+// replay continues with the entries of the journal that the database lacks: they are pending again. Nothing
+// is written to the database, so that a daemon can start on a full disk.
+func (s *Store) replay(applied uint64) error {
 	s.next = applied + 1
 	paths, err := segments(s.o.Dir)
 	if err != nil {
@@ -256,20 +264,26 @@ func (s *Store) replay() error {
 	return nil
 }
 
+// countLocked adds what e used to the sums of its tenant. Budgets also count what could not be
+// written down.
+func (s *Store) countLocked(e *Entry) {
+	k := totalKey{e.Tenant, e.Profile}
+	sum := s.totals[k]
+	sum.add(countersOf(e))
+	s.totals[k] = sum
+	if e.EndedAt.UTC().Format(time.DateOnly) == s.dayLocked() {
+		sum := s.today[k.tenant]
+		sum.add(countersOf(e))
+		s.today[k.tenant] = sum
+	}
+}
+
 // pendLocked adds an item that is in the journal to those that wait to be stored.
 func (s *Store) pendLocked(it item) {
 	s.next = it.entry.Seq + 1
 	s.pending = append(s.pending, it)
 	s.bytes += int64(len(it.body))
-	k := totalKey{it.entry.Tenant, it.entry.Profile}
-	sum := s.totals[k]
-	sum.add(countersOf(&it.entry))
-	s.totals[k] = sum
-	if it.entry.EndedAt.UTC().Format(time.DateOnly) == s.dayLocked() {
-		sum := s.today[k.tenant]
-		sum.add(countersOf(&it.entry))
-		s.today[k.tenant] = sum
-	}
+	s.countLocked(&it.entry)
 }
 
 func (s *Store) wakeUp() {
@@ -294,7 +308,7 @@ func (s *Store) Append(e Entry) error {
 	case s.closed:
 		return ErrClosed
 	case s.bytes > maxPending:
-		return s.refuseLocked(fmt.Errorf("history: %w", s.failed))
+		return s.refuseLocked(&e, fmt.Errorf("history: %w", s.failed))
 	}
 	if e.Key != "" {
 		if known, err := s.knownLocked(&e); known || err != nil {
@@ -303,7 +317,7 @@ func (s *Store) Append(e Entry) error {
 	}
 	e.Seq = s.next
 	if err := s.journal.append(e.Seq, frame(e.Seq, body)); err != nil {
-		return s.refuseLocked(fmt.Errorf("history: %w", err))
+		return s.refuseLocked(&e, fmt.Errorf("history: %w", err))
 	}
 	s.refused = nil
 	s.pendLocked(item{e, body})
@@ -311,8 +325,10 @@ func (s *Store) Append(e Entry) error {
 	return nil
 }
 
-// refuseLocked returns err, and reports the first of several refusals.
-func (s *Store) refuseLocked(err error) error {
+// refuseLocked counts e, which cannot be written down, and returns err. It reports the first of
+// several refusals.
+func (s *Store) refuseLocked(e *Entry, err error) error {
+	s.countLocked(e)
 	if s.refused == nil {
 		go s.o.Report(fmt.Errorf("%w: what runs until this works again is not in the history", err))
 	}
