@@ -260,7 +260,7 @@ func (c *call) renameFile() error {
 }
 
 func (c *call) packFiles() error {
-	p := files.PackOptions{Globs: c.values["glob"], MaxBytes: c.s.opt.MaxFile}
+	p := files.PackOptions{Globs: c.values["glob"], MaxBytes: c.s.opt.MaxTree}
 	return c.inBox(session.Access{Action: "file-pack", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
 		return files.Pack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, p, &lazyWriter{c: c, kind: tarball})
 	})
@@ -271,7 +271,7 @@ func (c *call) unpackFiles() error {
 	if err != nil {
 		return err
 	}
-	o := files.UnpackOptions{Globs: c.values["glob"], MakeParents: parents, MaxBytes: c.s.opt.MaxFile}
+	o := files.UnpackOptions{Globs: c.values["glob"], MakeParents: parents, MaxBytes: c.s.opt.MaxTree}
 	if c.r.ContentLength > o.MaxBytes {
 		return tooLarge(o.MaxBytes)
 	}
@@ -311,7 +311,7 @@ func (c *call) copyFiles() error {
 			return noSession(err)
 		}
 		defer release()
-		tree, err := files.Copy(c.r.Context(), from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxFile})
+		tree, err := files.Copy(c.r.Context(), from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxTree})
 		if err != nil {
 			return err
 		}

@@ -42,6 +42,9 @@ type Options struct {
 	MaxBody int64
 	// MaxFile bounds the content of a file, read or written, in bytes; 0 is DefaultMaxFile.
 	MaxFile int64
+	// MaxTree bounds the content of all files of a directory that is packed, unpacked or copied; 0
+	// is DefaultMaxTree.
+	MaxTree int64
 	// MaxConnections bounds the connections of each listener; 0 is DefaultMaxConnections.
 	// Above it, connections without a request are closed.
 	MaxConnections int
@@ -63,6 +66,7 @@ type Options struct {
 const (
 	DefaultMaxBody        = 1 << 20
 	DefaultMaxFile        = 1 << 30
+	DefaultMaxTree        = 64 << 30 // as the volumes of a tenant
 	DefaultMaxConnections = 4096
 	DefaultMaxRelays      = 4096
 )
@@ -96,6 +100,7 @@ type Server struct {
 func New(o Options) *Server {
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
 	o.MaxFile = cmp.Or(o.MaxFile, DefaultMaxFile)
+	o.MaxTree = cmp.Or(o.MaxTree, DefaultMaxTree)
 	o.MaxConnections = cmp.Or(o.MaxConnections, DefaultMaxConnections)
 	o.MaxRelays = cmp.Or(o.MaxRelays, DefaultMaxRelays)
 	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, 5*time.Second)

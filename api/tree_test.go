@@ -60,7 +60,7 @@ func entriesOf(t *testing.T, archive io.Reader) string {
 }
 
 func TestPackAndUnpack(t *testing.T) {
-	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxFile = 1 << 20 })
+	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxTree = 1 << 20 })
 	c, ctx := f.client(), t.Context()
 	ensure(t, c, "a")
 	from, to := t.TempDir(), t.TempDir()
@@ -245,7 +245,7 @@ func TestRename(t *testing.T) {
 }
 
 func TestCopyBetweenSessions(t *testing.T) {
-	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxFile = 1 << 20 })
+	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxTree = 1 << 20 })
 	c, ctx := f.client(), t.Context()
 	ensure(t, c, "a")
 	ensure(t, c, "b")

@@ -97,6 +97,7 @@ type Relay struct {
 type HTTP struct {
 	MaxBody        spec.Size     `yaml:"max_body"` // of JSON
 	MaxFile        spec.Size     `yaml:"max_file"` // of a file, read or written
+	MaxTree        spec.Size     `yaml:"max_tree"` // of a directory that is packed, unpacked or copied
 	MaxConnections int           `yaml:"max_connections"`
 	HeaderTimeout  spec.Duration `yaml:"header_timeout"`
 	IdleTimeout    spec.Duration `yaml:"idle_timeout"`
@@ -125,7 +126,7 @@ func Default() Config {
 		History: History{SessionEntries: 1000, SessionSize: 8 << 20, TenantSize: 64 << 20,
 			Keep: seconds(7 * 24 * 3600), KeepUsage: seconds(400 * 24 * 3600)},
 		Relay: Relay{History: engine.DefaultHistory, MaxClients: 4096},
-		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxConnections: 4096,
+		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxTree: 64 << 30, MaxConnections: 4096,
 			HeaderTimeout: seconds(5), IdleTimeout: seconds(120)},
 		Langbot: defaultLangbot(),
 		Policy: policy.Config{

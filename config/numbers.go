@@ -53,6 +53,7 @@ func (c *Config) validateNumbers() error {
 		count("relay.max_clients", c.Relay.MaxClients, 1, 1<<20),
 		size("http.max_body", c.HTTP.MaxBody, 4<<10, 64<<20),
 		size("http.max_file", c.HTTP.MaxFile, 1, 1<<40),
+		size("http.max_tree", c.HTTP.MaxTree, 1, 1<<50),
 		count("http.max_connections", c.HTTP.MaxConnections, 16, 1<<20),
 		length("http.header_timeout", c.HTTP.HeaderTimeout, 100*time.Millisecond, 5*time.Minute),
 		length("http.idle_timeout", c.HTTP.IdleTimeout, time.Second, day),

@@ -90,6 +90,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Relay.MaxClients = 0 }, "relay.max_clients"},
 		{func(c *Config) { c.HTTP.MaxBody = 0 }, "http.max_body"},
 		{func(c *Config) { c.HTTP.MaxFile = 0 }, "http.max_file"},
+		{func(c *Config) { c.HTTP.MaxTree = 0 }, "http.max_tree"},
 		{func(c *Config) { c.HTTP.MaxConnections = 0 }, "http.max_connections"},
 		{func(c *Config) { c.HTTP.HeaderTimeout = 0 }, "http.header_timeout"},
 		{func(c *Config) { c.HTTP.IdleTimeout = 0 }, "http.idle_timeout"},
