@@ -194,8 +194,11 @@ func (s *session) markProcessesLost() {
 		}
 	}
 	s.running = 0
-	write := s.m.store.enqueue(changes...)
 	s.mu.Unlock()
+	for _, p := range ended {
+		p.remember(p.record) // before its record, so that a successor repeats it rather than leaves it out
+	}
+	write := s.m.store.enqueue(changes...)
 	if err := write.wait(); err != nil {
 		s.m.report(s.key, "", "recording the end of its processes: "+err.Error())
 	}
