@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/session"
 )
 
@@ -68,7 +69,7 @@ func tail(out engine.Output) []byte {
 
 // lastChars decodes b and returns its last n characters, without trailing white space.
 func lastChars(b []byte, n int) string {
-	s := strings.TrimRightFunc(decode(b), isSpace)
+	s := strings.TrimRightFunc(decode(b), protocol.IsSpace)
 	from := len(s)
 	for ; n > 0 && from > 0; n-- {
 		_, size := utf8.DecodeLastRuneInString(s[:from])
