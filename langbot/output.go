@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/langbot/protocol"
@@ -73,7 +72,3 @@ func illFormed(b []byte) int {
 	}
 	return n
 }
-
-// isSpace is Python's str.isspace, on which str.strip is based: unicode.IsSpace and ASCII's four
-// separators.
-func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

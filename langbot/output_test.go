@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/engine/enginetest"
+	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/session"
 )
 
@@ -38,7 +39,7 @@ func FuzzDecode(f *testing.F) {
 		if n := utf8.RuneCountInString(s); n > len(b) || n < utf8.RuneCount(b)-3*strings.Count(s, "\uFFFD") {
 			t.Errorf("% x: %d characters", b, n)
 		}
-		if last := lastChars(b, 3); !strings.HasSuffix(strings.TrimRightFunc(s, isSpace), last) || utf8.RuneCountInString(last) > 3 {
+		if last := lastChars(b, 3); !strings.HasSuffix(strings.TrimRightFunc(s, protocol.IsSpace), last) || utf8.RuneCountInString(last) > 3 {
 			t.Errorf("% x: its end is %q", b, last)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/session"
 )
 
@@ -32,7 +33,7 @@ func preview(p *session.Process) string {
 
 // lastChars decodes b and returns its last n characters, without trailing white space.
 func lastChars(b []byte, n int) string {
-	s := strings.TrimRightFunc(decode(b), isSpace)
+	s := strings.TrimRightFunc(decode(b), protocol.IsSpace)
 	from := len(s)
 	for ; n > 0 && from > 0; n-- {
 		_, size := utf8.DecodeLastRuneInString(s[:from])
