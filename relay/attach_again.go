@@ -30,7 +30,7 @@ func (a *Attachment) firstConnection(await bool) (*Client, error) {
 			return nil, gaveUp(a.giveUp, err)
 		}
 		a.lost(err)
-		a.wait()
+		a.wait(err)
 	}
 }
 
@@ -74,20 +74,26 @@ func (a *Attachment) reconnect(cause error) error {
 			return gaveUp(a.giveUp, err)
 		}
 		a.lost(err)
-		a.wait()
+		a.wait(err)
 		if err = a.connect(); err == nil {
 			return nil
 		}
 	}
 }
 
-// wait pauses before the next attempt, except before the first one. The pause is partly
-// random, so that many clients do not reconnect at the same moment.
-func (a *Attachment) wait() {
+// wait pauses before the next attempt, except before the first one, and at least as long as err asks
+// for. The pause is partly random, so that many clients do not reconnect at the same moment.
+func (a *Attachment) wait(err error) {
 	pause := a.pause
 	a.pause = min(max(2*pause, minPause), maxPause)
 	if pause > 0 {
-		wsconn.Within(pause/2+mathrand.N(pause/2), a.ctx.Done())
+		pause = pause/2 + mathrand.N(pause/2)
+	}
+	if refused, ok := errors.AsType[*DialError](err); ok {
+		pause = max(pause, refused.RetryAfter)
+	}
+	if pause > 0 {
+		wsconn.Within(pause, a.ctx.Done())
 	}
 }
 

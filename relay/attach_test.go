@@ -369,3 +369,44 @@ func TestConflictOfSomebodyElse(t *testing.T) {
 		t.Errorf("got %v, %v", ev, err)
 	}
 }
+
+// TestRetryAfter: an attachment comes back when the server has said that it may, and not before.
+func TestRetryAfter(t *testing.T) {
+	p, l := newProc(4<<10), &lines{}
+	s := serve(t, p, Options{})
+	var waits []time.Duration
+	a, err := Attach(t.Context(), AttachOptions{
+		DialOptions: DialOptions{URL: s.http.URL, NetDial: l.dial},
+		Lost: func(err error) {
+			if refused, ok := errors.AsType[*DialError](err); ok {
+				waits = append(waits, refused.RetryAfter)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	serves := s.http.Config.Handler
+	var refusedAt atomic.Pointer[time.Time]
+	s.http.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now := time.Now()
+		if refusedAt.CompareAndSwap(nil, &now) {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many", http.StatusTooManyRequests)
+			return
+		}
+		if early := time.Second - time.Since(*refusedAt.Load()); early > 0 {
+			t.Errorf("it came back %v too early", early)
+		}
+		serves.ServeHTTP(w, r)
+	})
+	l.cut()
+	p.out.write(nil, []byte("x"))
+	if ev, err := a.Recv(); err != nil {
+		t.Errorf("%v, %v", ev, err)
+	}
+	if len(waits) != 1 || waits[0] != time.Second {
+		t.Errorf("%v", waits)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,6 +44,8 @@ type DialError struct {
 	Text   string // body of the answer, up to 1 KiB
 	// WriterTaken reports that another client is the writer.
 	WriterTaken bool
+	// RetryAfter is how long the server asks clients to wait; 0: it did not say.
+	RetryAfter time.Duration
 }
 
 func (e *DialError) Error() string {
@@ -99,8 +102,10 @@ func dialError(resp *http.Response, err error) error {
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+	seconds, _ := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 16) // a date is ignored
 	return &DialError{
-		Status: resp.StatusCode, Text: strings.TrimSpace(string(body)),
+		RetryAfter: time.Duration(seconds) * time.Second,
+		Status:     resp.StatusCode, Text: strings.TrimSpace(string(body)),
 		WriterTaken: resp.Header.Get(writerHeader) != "",
 	}
 }
