@@ -36,7 +36,7 @@ type call struct {
 
 // caller returns the caller in the form of package session.
 func (c *call) caller() session.Caller {
-	return session.Caller{Tenant: c.who.Tenant, Actor: c.who.Actor, Request: c.id}
+	return session.Caller{Tenant: c.who.Tenant, Actor: c.who.Actor, Request: c.id, Limits: c.who.Limits}
 }
 
 // chooseTenant returns the tenant on which the request acts.

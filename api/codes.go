@@ -63,6 +63,7 @@ var kinds = []kind{
 	{apitypes.CodeShuttingDown, http.StatusServiceUnavailable, "The daemon is being stopped", []error{session.ErrClosed, relay.ErrClosed}},
 	{apitypes.CodeStorage, http.StatusInsufficientStorage, "The daemon could not write its state; nothing was changed", []error{session.ErrStorage}},
 	{apitypes.CodeQuota, http.StatusTooManyRequests, "A quota is used up", []error{policy.ErrQuota}},
+	{apitypes.CodeRate, http.StatusTooManyRequests, "Too many of these per second", []error{policy.ErrRate}},
 	{apitypes.CodeDenied, http.StatusForbidden, "The policy forbids it", []error{policy.ErrDenied}},
 	{apitypes.CodeProgramNotFound, http.StatusUnprocessableEntity, "The program does not exist in the box", []error{engine.ErrNotFound}},
 	{apitypes.CodeProgramNotExecutable, http.StatusUnprocessableEntity, "The program cannot be executed", []error{engine.ErrNotExecutable}},

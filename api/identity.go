@@ -49,6 +49,8 @@ type Identity struct {
 	// Scope is the template of the ID of sessions for which the caller names neither ID nor
 	// scope; empty: none.
 	Scope string
+	// Limits are those of the caller's token; nil: none.
+	Limits *policy.Limiter
 }
 
 // all reports whether the caller may choose the tenant.

@@ -20,6 +20,7 @@ type Metrics struct {
 	execSeconds   prometheus.Histogram
 	requests      *prometheus.CounterVec
 	quotaRefusals *prometheus.CounterVec
+	rateRefusals  *prometheus.CounterVec
 	relay         relay.Counters
 	handler       http.Handler
 }
@@ -37,8 +38,10 @@ func NewMetrics() *Metrics {
 			Name: "boxd_http_requests_total", Help: "Requests by route and status; 499: the client did not wait."}, []string{"route", "status"}),
 		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "boxd_quota_refusals_total", Help: "Requests refused because a quota is used up."}, []string{"quota", "scope"}),
+		rateRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "boxd_rate_refusals_total", Help: "Requests refused because a tenant or token has begun too much per second."}, []string{"limit", "scope"}),
 	}
-	m.registry.MustRegister(m.execSeconds, m.requests, m.quotaRefusals,
+	m.registry.MustRegister(m.execSeconds, m.requests, m.quotaRefusals, m.rateRefusals,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 	return m

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
@@ -62,6 +63,10 @@ func problemOf(err error, request string) apitypes.Problem {
 		p.Scope = scopeOf(quota.Tenant)
 		p.Limit, p.Value, p.InUse, p.Asked = quota.Resource, quota.Limit, quota.InUse, quota.Asked
 	}
+	if rate, ok := errors.AsType[*policy.RateError](err); ok {
+		p.Scope, p.Holder = rate.Scope, rate.Holder
+		p.Limit, p.Value, p.RetryAfter = rate.Kind.String(), rate.Value(), rate.Seconds()
+	}
 	return p
 }
 
@@ -85,6 +90,9 @@ func writeProblem(w http.ResponseWriter, p apitypes.Problem) {
 	h.Del("Content-Length")
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Bearer realm="boxd"`)
+	}
+	if p.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.RetryAfter))
 	}
 	w.WriteHeader(p.Status)
 	w.Write(body)

@@ -195,7 +195,7 @@ var (
 func (rt *route) refusals() []string {
 	codes := append([]string{apitypes.CodeBadPath, apitypes.CodeUnknownField, apitypes.CodeBodyTooLarge}, rt.fails...)
 	if !rt.open {
-		codes = append(codes, apitypes.CodeUnauthenticated, apitypes.CodeForbidden, apitypes.CodeInvalid, apitypes.CodeTooManyConnections)
+		codes = append(codes, apitypes.CodeUnauthenticated, apitypes.CodeForbidden, apitypes.CodeInvalid, apitypes.CodeTooManyConnections, apitypes.CodeRate)
 	}
 	if rt.body != nil {
 		codes = append(codes, apitypes.CodeMalformed, apitypes.CodeWrongType, apitypes.CodeBodyTimeout, apitypes.CodeMediaType)

@@ -114,8 +114,14 @@ func (c *call) admit() (err error) {
 		}
 		return &refusal{code: code, detail: err.Error(), err: err}
 	}
-	if c.tenant, err = chooseTenant(c.who, c.r.Header.Get(TenantHeader)); err != nil || c.route == nil {
+	if c.tenant, err = chooseTenant(c.who, c.r.Header.Get(TenantHeader)); err != nil {
 		return err
+	}
+	if err := c.s.opt.Sessions.AdmitRequest(c.listTenant(), c.who.Limits); err != nil {
+		return err
+	}
+	if c.route == nil {
+		return nil
 	}
 	if c.who.Role < c.route.role {
 		return refuse(apitypes.CodeForbidden, "", "role %s may not do this: %s may", c.who.Role, c.route.role)
@@ -192,6 +198,9 @@ func (c *call) fail(err error) {
 	}
 	if p.Code == apitypes.CodeQuota {
 		c.s.metrics.quotaRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
+	}
+	if p.Code == apitypes.CodeRate {
+		c.s.metrics.rateRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
 	}
 	if c.w.started() {
 		panic(http.ErrAbortHandler)

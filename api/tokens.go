@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,9 +35,9 @@ type tokenEntry struct {
 	id     Identity
 }
 
-// LoadTokens reads a file with lines "token tenant role [name] [scope=TEMPLATE]", separated by
-// blanks; "#" begins a comment. role is admin, operator or viewer; the tenant "*" stands for all;
-// scope is [Identity.Scope]. Other users must have no access to the file.
+// LoadTokens reads a file with lines "token tenant role [name] [scope=TEMPLATE] [LIMIT=NUMBER...]",
+// separated by blanks; "#" begins a comment. role is admin, operator or viewer; the tenant "*" stands
+// for all; scope is [Identity.Scope]; a LIMIT is a key of [policy.Rates]. Other users must have no access to the file.
 func LoadTokens(path string) (*Tokens, error) {
 	t := &Tokens{}
 	if err := t.Reload(path); err != nil {
@@ -70,6 +71,15 @@ func (t *Tokens) Reload(path string) error {
 	if err != nil {
 		return fmt.Errorf("tokens_file %q: %w", path, err)
 	}
+	if before := t.entries.Load(); before != nil { // a token with the same limits keeps what it has counted
+		for i := range entries {
+			e := &entries[i]
+			at := slices.IndexFunc(*before, func(o tokenEntry) bool { return o.digest == e.digest })
+			if at >= 0 && (*before)[at].id.Limits.Rates() == e.id.Limits.Rates() && (*before)[at].id.Actor == e.id.Actor {
+				e.id.Limits = (*before)[at].id.Limits
+			}
+		}
+	}
 	t.entries.Store(&entries)
 	return nil
 }
@@ -100,15 +110,12 @@ func parseTokens(r io.Reader) ([]tokenEntry, error) {
 }
 
 func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error) {
-	scope := ""
-	if last, found := strings.CutPrefix(fields[len(fields)-1], "scope="); found {
-		if err := policy.ValidateScope(last); err != nil {
-			return tokenEntry{}, err
-		}
-		scope, fields = last, fields[:len(fields)-1]
+	fields, o, err := tokenOptions(fields)
+	if err != nil {
+		return tokenEntry{}, err
 	}
 	if len(fields) < 3 || len(fields) > 4 {
-		return tokenEntry{}, fmt.Errorf("%d fields: must be token, tenant, role and perhaps a name and scope=TEMPLATE", len(fields))
+		return tokenEntry{}, fmt.Errorf("%d fields: must be token, tenant, role and perhaps a name, scope=TEMPLATE and limits such as execs=5", len(fields))
 	}
 	if len(fields[0]) < minToken {
 		return tokenEntry{}, fmt.Errorf("token of %d characters: must have at least %d, such as those of \"openssl rand -base64 32\"", len(fields[0]), minToken)
@@ -121,7 +128,7 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 	if err != nil {
 		return tokenEntry{}, err
 	}
-	id.Scope = scope
+	id.Scope, id.Limits = o.scope, policy.NewTokenLimiter(name, o.rates)
 	e := tokenEntry{sha256.Sum256([]byte(fields[0])), id}
 	for _, other := range others {
 		if other.digest == e.digest {
@@ -129,6 +136,39 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 		}
 	}
 	return e, nil
+}
+
+// options of a token.
+type options struct {
+	scope string
+	rates policy.Rates
+}
+
+// tokenOptions splits the options at the end of a line from the fields in front of them.
+func tokenOptions(fields []string) (front []string, o options, err error) {
+	seen := map[string]bool{}
+	for front = fields; len(front) > 3; front = front[:len(front)-1] {
+		key, value, found := strings.Cut(front[len(front)-1], "=")
+		if !found {
+			break
+		}
+		known := key == "scope"
+		if known {
+			o.scope, err = value, policy.ValidateScope(value)
+		} else {
+			known, err = o.rates.Set(key, value)
+		}
+		switch {
+		case err != nil:
+			return nil, o, err
+		case !known:
+			return nil, o, fmt.Errorf("unknown option %s: there are scope=, requests=, creates=, execs=, and requests_burst= and the like", spec.Quote(key+"="))
+		case seen[key]:
+			return nil, o, fmt.Errorf("%s= is there twice", key)
+		}
+		seen[key] = true
+	}
+	return front, o, o.rates.Validate("")
 }
 
 // lookup compares the token with every entry, whichever matches, so that its duration

@@ -83,6 +83,9 @@ func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any,
 		return nil, protocol.Errorf(protocol.PermissionError, "%s needs a context: it belongs to a workspace", r.Action)
 	}
 	k.at = *r.Context
+	if err := s.sessions.AdmitRequest(s.o.Tenant, nil); err != nil {
+		return nil, k.fail(ctx, err)
+	}
 	if a.within > 0 {
 		return k.inTime(ctx, a.within, func(ctx context.Context) (any, error) { return k.asTenant(ctx, a) })
 	}

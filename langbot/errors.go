@@ -21,6 +21,7 @@ var classes = []struct {
 	{session.ErrClosed, protocol.RuntimeUnavailable},
 	{errShutdown, protocol.RuntimeUnavailable},
 	{policy.ErrQuota, protocol.CapacityExceeded},
+	{policy.ErrRate, protocol.CapacityExceeded},
 	{engine.ErrInvalid, protocol.BoxValidation},
 	{policy.ErrDenied, protocol.BoxValidation},
 	{engine.ErrUnenforceable, protocol.BoxValidation},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
 
@@ -582,4 +583,27 @@ func TestMountsOfTwo(t *testing.T) {
 			t.Errorf("the box has %q, on record is %s", have, recorded)
 		}
 	})
+}
+
+// TestRates: actions of workspaces obey the rates of the tenant, and so do their boxes and commands.
+func TestRates(t *testing.T) {
+	b := open(t)
+	tenant := b.server.o.Tenant
+	b.stop()
+	b.tenants = map[string]policy.Tenant{tenant: {Rates: policy.Rates{Requests: 0.001, RequestsBurst: 6, Creates: 0.001, Execs: 0.001}}}
+	b.start()
+	b.call("box_create_session", specOf("s", nil))
+	if text := b.refused(protocol.CapacityExceeded, "box_create_session", specOf("r", nil)); !strings.Contains(text, "creates: limit 0.001 per second, burst 1: retry in ") {
+		t.Error(text)
+	}
+	b.call("box_exec", specOf("s", object{"cmd": "true"}))
+	if text := b.refused(protocol.CapacityExceeded, "box_exec", specOf("s", object{"cmd": "true"})); !strings.Contains(text, "execs: ") {
+		t.Error(text)
+	}
+	b.call("box_get_sessions", object{})
+	b.call("box_get_sessions", object{})
+	if text := b.refused(protocol.CapacityExceeded, "box_get_sessions", object{}); !strings.Contains(text, "requests: ") {
+		t.Error(text)
+	}
+	b.call("box_health", object{}) // no action of a workspace
 }

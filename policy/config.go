@@ -8,6 +8,7 @@ type Config struct {
 	AllowedMountRoots []string                 `yaml:"allowed_mount_roots"`
 	Tenants           map[string]Tenant        `yaml:"tenants"`
 	TenantDefaults    Quotas                   `yaml:"tenant_defaults"`
+	TenantRates       Rates                    `yaml:"tenant_rates"`
 	Limits            Quotas                   `yaml:"limits"`
 	Profiles          map[string]ProfileConfig `yaml:"profiles"`
 	DefaultProfile    string                   `yaml:"default_profile"` // empty: "default"
@@ -33,6 +34,8 @@ type Tenant struct {
 	AllowedMountRoots *[]string `yaml:"allowed_mount_roots"`
 	// Profiles that the tenant may use; empty: all of them.
 	Profiles []string `yaml:"profiles"`
+	// Rates bound what the tenant may begin per second.
+	Rates Rates `yaml:"rates"`
 	// Daily bounds what the tenant may use on one day.
 	Daily Budget `yaml:"daily"`
 	// StrictScopes refuses requests whose scope lacks a variable; see [ScopeID].

@@ -27,6 +27,7 @@ type tenantRules struct {
 
 	strictScopes bool
 	daily        Budget
+	rates        Rates
 }
 
 // New checks c and returns its policy. Errors are *[spec.FieldError], whose Field is the
@@ -50,6 +51,9 @@ func New(c Config) (*Policy, error) {
 	}
 	p.fallback = tenantRules{roots: slices.Clone(c.AllowedMountRoots)}
 	if p.fallback.quotas, err = c.TenantDefaults.resolve("tenant_defaults", DefaultQuotas); err != nil {
+		return nil, err
+	}
+	if p.fallback.rates, err = c.TenantRates.resolve("tenant_rates.", Rates{}); err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
@@ -81,6 +85,9 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 		return tenantRules{}, err
 	}
 	var err error
+	if rules.rates, err = t.Rates.resolve(field+".rates.", p.fallback.rates); err != nil {
+		return tenantRules{}, err
+	}
 	rules.quotas, err = t.Quotas.resolve(field+".quotas", p.fallback.quotas)
 	return rules, err
 }

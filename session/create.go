@@ -15,6 +15,10 @@ import (
 // releases.
 func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) {
 	defer s.unlockOp()
+	if err := s.m.throttle.Admit(s.key.Tenant, c.Limits, policy.CreateRate); err != nil {
+		s.m.forget(s, nil) // each caller that waits is counted, too
+		return nil, err
+	}
 	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()

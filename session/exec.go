@@ -42,6 +42,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 			return ExecResult{}, err
 		}
 	}
+	if err := m.throttle.Admit(key.Tenant, c.Limits, policy.ExecRate); err != nil {
+		return ExecResult{}, err
+	}
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
 		return ExecResult{}, err

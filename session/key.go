@@ -25,4 +25,6 @@ type Caller struct {
 	Tenant  string // the caller's own; it may differ from the session's
 	Actor   string // name of a token, "uid:1000", or the like
 	Request string // ID of the request
+	// Limits are those of the caller's token, besides the ones of the tenant; nil: none.
+	Limits *policy.Limiter
 }

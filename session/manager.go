@@ -23,6 +23,7 @@ type Manager struct {
 	engine     engine.Service
 	policy     *policy.Policy
 	ledger     *policy.Ledger
+	throttle   *policy.Throttle
 	log        *slog.Logger
 	store      *store
 	workspaces *workspace.Store
@@ -240,6 +241,13 @@ func (m *Manager) Profiles() []policy.Profile { return m.policy.Profiles() }
 // Quota returns what tenant uses and may use; "" stands for all tenants together.
 func (m *Manager) Quota(tenant string) (policy.Use, policy.Quotas) {
 	return m.ledger.InUse(tenant), m.ledger.Limits(tenant)
+}
+
+// AdmitRequest counts a request about tenant of a caller whose token has limits, or refuses it with a
+// *[policy.RateError]. Doors call it; the methods that create and run things count those themselves. An
+// empty tenant stands for all, and has no limit.
+func (m *Manager) AdmitRequest(tenant string, limits *policy.Limiter) error {
+	return m.throttle.Admit(tenant, limits, policy.RequestRate)
 }
 
 // Subscribe returns the events of tenant, or of all tenants with "", from now on. If since

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 )
 
 // replace builds a new box, with the same workspace, for a session whose box is lost or
@@ -14,6 +15,9 @@ import (
 func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountDiff) (*use, error) {
 	if ctx.Err() != nil { // for example because the session was stopped
 		return nil, context.Cause(ctx)
+	}
+	if err := s.m.throttle.Admit(s.key.Tenant, c.Limits, policy.CreateRate); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	box := s.box

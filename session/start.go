@@ -39,6 +39,9 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	if err != nil {
 		return ProcessView{}, err
 	}
+	if err := m.throttle.Admit(key.Tenant, c.Limits, policy.ExecRate); err != nil {
+		return ProcessView{}, err
+	}
 	u, err := m.acquire(ctx, c, key, a)
 	if err != nil {
 		return ProcessView{}, err

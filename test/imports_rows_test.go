@@ -127,6 +127,7 @@ var everybody = []string{"..."}
 var foreigns = []foreign{
 	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
 		"agent/...", "engine/native/...", "session/workspace", "langbot/transfer", "langbot/skills", "test/..."}, everybody, "values and policy make no system calls"},
+	{"golang.org/x/time", []string{"policy"}, nil, "rates are limited in one place"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},

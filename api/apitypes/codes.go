@@ -15,6 +15,7 @@ const (
 	CodeForbidden            = "forbidden"
 	CodeDenied               = "denied"
 	CodeQuota                = "quota_exceeded"
+	CodeRate                 = "rate_limited"
 	CodeNoRoute              = "no_such_route"
 	CodeMethod               = "method_not_allowed"
 	CodeNotFound             = "not_found"

@@ -10,12 +10,15 @@ type Problem struct {
 	Code      string     `json:"code" doc:"The kind of error as one stable word."`
 	Field     string     `json:"field,omitempty" doc:"The field of the request that is wrong."`
 	Conflicts []Conflict `json:"conflicts,omitempty" doc:"Fields in which the live session differs from the request."`
-	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus, workspace_bytes, volumes or volume_bytes."`
-	Scope     string     `json:"scope,omitempty" doc:"Whose quota: tenant or global."`
+	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus, workspace_bytes, volumes or volume_bytes. With rate_limited: requests, creates or execs."`
+	Scope     string     `json:"scope,omitempty" doc:"Whose quota: tenant or global. With rate_limited: tenant or token."`
+	Holder    string     `json:"holder,omitempty" doc:"With rate_limited: the name of that tenant or token."`
 	Value     string     `json:"value,omitempty" doc:"Value of that quota, in its unit."`
 	InUse     string     `json:"in_use,omitempty" doc:"How much of it is in use."`
 	Asked     string     `json:"asked,omitempty" doc:"How much was asked for."`
-	Output    string     `json:"output,omitempty" doc:"With not_ready: the end of what the process had written."`
+	// RetryAfter is also the header Retry-After.
+	RetryAfter int    `json:"retry_after,omitempty" doc:"With rate_limited: seconds until it is worth trying again."`
+	Output     string `json:"output,omitempty" doc:"With not_ready: the end of what the process had written."`
 }
 
 // Conflict is one field in which a live session differs from the request.
