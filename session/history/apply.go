@@ -24,8 +24,9 @@ var (
 	usageBucket   = []byte("usage")     // tenant, day, profile, session, user: Counters
 	totalBucket   = []byte("totals")    // tenant, profile: Counters since ever
 	rowBucket     = []byte("rows")      // tenant: number of its keys in usageBucket
+	meterBucket   = []byte("meters")    // tenant, session: Meter of its box; missing in databases of older builds
 
-	buckets = [][]byte{metaBucket, entryBucket, orderBucket, sizeBucket, processBucket, usageBucket, totalBucket, rowBucket}
+	buckets = [][]byte{metaBucket, entryBucket, orderBucket, sizeBucket, processBucket, usageBucket, totalBucket, rowBucket, meterBucket}
 
 	versionKey = []byte("version")
 	appliedKey = []byte("applied") // the last sequence number that is stored
@@ -85,12 +86,17 @@ func (s *Store) store(items []item) error {
 		items := slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.entry.Seq <= applied })
 		of := map[string]int{} // entries of each session that follow
 		for _, it := range items {
+			if it.entry.Period {
+				continue
+			}
 			of[string(join(it.entry.Tenant, it.entry.Session))]++
 		}
 		for _, it := range items {
 			applied = it.entry.Seq
 			session := string(join(it.entry.Tenant, it.entry.Session))
-			of[session]--
+			if !it.entry.Period {
+				of[session]--
+			}
 			if err := b.put(it, of[session] < s.o.SessionEntries); err != nil {
 				return err
 			}
@@ -126,6 +132,12 @@ func newBatch(s *Store, tx *bbolt.Tx) *batch {
 // is only counted.
 func (b *batch) put(it item, keep bool) error {
 	e := &it.entry
+	if e.Period {
+		if err := b.meter(e); err != nil || e.Gone {
+			return err
+		}
+		return b.count(e)
+	}
 	process := processKey(e)
 	if process != nil {
 		if b.tx.Bucket(processBucket).Get(process) != nil {
@@ -152,6 +164,18 @@ func (b *batch) put(it item, keep bool) error {
 	return b.resize(e.Tenant, e.Session, 1, p.Size)
 }
 
+// meter notes up to when the life of a box is counted, in the transaction that counts it.
+func (b *batch) meter(e *Entry) error {
+	bucket, err := b.tx.CreateBucketIfNotExists(meterBucket)
+	if err != nil {
+		return err
+	}
+	if e.Gone {
+		return bucket.Delete(join(e.Tenant, e.Session))
+	}
+	return putJSON(bucket, join(e.Tenant, e.Session), Meter{e.Box, e.EndedAt})
+}
+
 // amount returns what there is of a session, or of a tenant if session is empty.
 func (b *batch) amount(tenant, session string) (*amount, error) {
 	k := [2]string{tenant, session}
@@ -174,7 +198,7 @@ func amountKey(k [2]string) []byte {
 
 // resize counts entries that a session has got, or lost.
 func (b *batch) resize(tenant, session string, count, bytes int64) error {
-	for _, session := range []string{session, ""} {
+	for _, session := range slices.Compact([]string{session, ""}) {
 		a, err := b.amount(tenant, session)
 		if err != nil {
 			return err
@@ -224,15 +248,12 @@ func (b *batch) trim(bucket *bbolt.Bucket, k [2]string, over func(left amount) b
 	c := bucket.Cursor()
 	for key, _ := c.Seek(start); bytes.HasPrefix(key, start) && left.Count > 1 && over(left); key, _ = c.Next() {
 		seq := binary.BigEndian.Uint64(key[len(key)-8:])
-		p, err := placeOf(b.tx, k[0], seq)
-		if err != nil {
-			return err
-		}
+		p, _ := placeOf(b.tx, k[0], seq) // a damaged one goes, too
 		oldest = append(oldest, seq)
 		left.Count, left.Bytes = left.Count-1, left.Bytes-p.Size
 	}
 	for _, seq := range oldest {
-		if err := b.remove(k[0], seq); err != nil {
+		if err := b.remove(k[0], k[1], seq); err != nil {
 			return err
 		}
 	}
@@ -243,11 +264,15 @@ func placeOf(tx *bbolt.Tx, tenant string, seq uint64) (p place, err error) {
 	return p, getJSON(tx.Bucket(orderBucket), numbered(prefix(tenant), seq), &p)
 }
 
-// remove forgets an entry.
-func (b *batch) remove(tenant string, seq uint64) error {
+// remove forgets an entry. session is empty if it is not known: then the content of an entry whose
+// place is damaged stays until its session is trimmed.
+func (b *batch) remove(tenant, session string, seq uint64) error {
 	p, err := placeOf(b.tx, tenant, seq)
 	if err != nil {
-		return err
+		p = place{Session: session}
+		if session != "" {
+			p.Size = int64(len(b.tx.Bucket(entryBucket).Get(numbered(prefix(tenant, session), seq))))
+		}
 	}
 	if err := b.tx.Bucket(orderBucket).Delete(numbered(prefix(tenant), seq)); err != nil {
 		return err
@@ -276,9 +301,7 @@ func (s *Store) forgetOld(entries, usage time.Time) (more bool, err error) {
 			c := tx.Bucket(orderBucket).Cursor()
 			for k, v := c.Seek(start); bytes.HasPrefix(k, start) && n < most; k, v = c.Next() {
 				var p place
-				if err := json.Unmarshal(v, &p); err != nil {
-					return err
-				}
+				_ = json.Unmarshal(v, &p) // a damaged one is forgotten
 				if p.Ended >= entries.UnixNano() {
 					break
 				}
@@ -289,12 +312,15 @@ func (s *Store) forgetOld(entries, usage time.Time) (more bool, err error) {
 		more = n == most
 		for tenant, list := range old {
 			for _, seq := range list {
-				if err := b.remove(tenant, seq); err != nil {
+				if err := b.remove(tenant, "", seq); err != nil {
 					return err
 				}
 			}
 		}
 		if err := b.finish(); err != nil {
+			return err
+		}
+		if err := forgetMeters(tx, entries); err != nil {
 			return err
 		}
 		return forgetDays(tx, usage.UTC().Format(time.DateOnly))

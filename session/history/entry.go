@@ -35,6 +35,14 @@ type Entry struct {
 	EndedAt   time.Time     `json:"ended_at"`
 	Result    engine.Result `json:"result"`
 
+	// Period: this is no command but a period in the life of a box, from StartedAt to EndedAt, which
+	// is counted and not kept. Gone: the session is gone; this only forgets what Metered says of it.
+	Period bool `json:"period,omitempty"`
+	Gone   bool `json:"gone,omitempty"`
+	// Memory is memory multiplied with time, in MiB·ms: of a period that of the box, and of a command
+	// or process what no period has; see [MemoryTime].
+	Memory int64 `json:"memory,omitempty"`
+
 	// What is kept of the output, and the gap in it.
 	Stdout        []byte            `json:"stdout,omitempty"`
 	Stderr        []byte            `json:"stderr,omitempty"`

@@ -50,10 +50,13 @@ func (b *bench) kill() {
 	<-b.Store.finished
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.Store.writing.Lock()
+	defer b.Store.writing.Unlock()
 	b.Store.mu.Lock()
 	defer b.Store.mu.Unlock()
 	b.Store.closed = true
 	b.Store.journal.file.Close()
+	b.Store.journal.closed = true
 	b.Store.db.Close()
 }
 
@@ -133,10 +136,10 @@ func TestList(t *testing.T) {
 				t.Errorf("%s: %+v: %q, want %q", when, c.q, got, c.want)
 			}
 		}
-		if _, more, err := b.List(Query{Tenant: "t", Limit: 6}); more || err != nil {
+		if _, next, err := b.List(Query{Tenant: "t", Limit: 6}); next != 0 || err != nil {
 			t.Errorf("%s: more than all: %v", when, err)
 		}
-		if _, more, err := b.List(Query{Tenant: "t", Limit: 5}); !more || err != nil {
+		if _, next, err := b.List(Query{Tenant: "t", Limit: 5}); next != 2 || err != nil {
 			t.Errorf("%s: no more behind five of six: %v", when, err)
 		}
 	}
@@ -519,5 +522,292 @@ func TestRefusedCounts(t *testing.T) {
 	}
 	if got := b.Today("t"); got.Execs != before.Execs+5 {
 		t.Errorf("%+v, before %+v", got, before)
+	}
+}
+
+// TestEmptySegment: a file in which the first write has failed is used again, and not removed while it
+// has entries.
+func TestEmptySegment(t *testing.T) {
+	b := open(t, Options{})
+	path := b.journal.file.Name()
+	must(t, b.journal.file.Close())
+	broken, err := os.Open(path) // neither write(2) nor ftruncate(2) works
+	must(t, err)
+	b.journal.file = broken
+	if err := b.Store.Append(entry("t", "a", 1)); err == nil {
+		t.Fatal("written to a file that is open for reading")
+	}
+	b.append(entry("t", "a", 2))
+	if got := b.journal.file.Name(); got != path {
+		t.Errorf("the journal continues in %s, not %s", got, path)
+	}
+	must(t, b.flush())
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the journal is gone: %v", err)
+	}
+	b.append(entry("t", "a", 3))
+	b.kill()
+	b.reopen()
+	if got := b.numbers(Query{Tenant: "t"}); got != "3 2" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestUnencodable: an entry that cannot be encoded is counted and reported, once.
+func TestUnencodable(t *testing.T) {
+	b := open(t, Options{})
+	for range 3 {
+		if err := b.Store.Append(entry("t", "a\x00b", 1)); err == nil {
+			t.Error("a NUL in a key")
+		}
+	}
+	long := entry("t", "a", 1)
+	long.Stdout = make([]byte, maxBody)
+	if err := b.Store.Append(long); err == nil {
+		t.Error("an entry without a bound")
+	}
+	if got := b.Today("t").Execs; got != 4 {
+		t.Errorf("%d are counted", got)
+	}
+	must(t, b.Store.Close()) // waits for reports
+	if len(b.reported) != 1 || !strings.Contains(b.reported[0].Error(), "NUL") {
+		t.Errorf("reported: %v", b.reported)
+	}
+}
+
+// TestReportsAreJoined: nothing reports once the store is closed.
+func TestReportsAreJoined(t *testing.T) {
+	b := open(t, Options{})
+	reporting, end := make(chan struct{}), make(chan struct{})
+	b.Store.o.Report = func(error) { close(reporting); <-end }
+	if err := b.Store.Append(entry("t", "\x00", 1)); err == nil {
+		t.Fatal("a NUL in a key")
+	}
+	<-reporting
+	closed := make(chan error)
+	go func() { closed <- b.Store.Close() }()
+	for !b.isClosed() {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-closed:
+		t.Error("closed while an error is being reported")
+	default:
+	}
+	close(end)
+	must(t, <-closed)
+	if err := b.Store.Append(entry("t", "\x00", 1)); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func (b *bench) isClosed() bool {
+	b.Store.mu.Lock()
+	defer b.Store.mu.Unlock()
+	return b.Store.closed
+}
+
+// TestClockSetBack: what was used on a day counts when the clock is set back to it over midnight, and
+// forth again.
+func TestClockSetBack(t *testing.T) {
+	b := open(t, Options{})
+	today := time.Now().UTC()
+	name := func(days int) string { return today.AddDate(0, 0, days).Format(time.DateOnly) }
+	for days, n := range map[int]int{-1: 2, 0: 3, 1: 4} {
+		for range n {
+			e := entry("t", "a", 1)
+			e.EndedAt = today.AddDate(0, 0, days)
+			b.append(e)
+		}
+	}
+	check := func() {
+		t.Helper()
+		for days, want := range map[int]int64{-1: 2, 0: 3, 1: 4, 2: 0} {
+			if got := b.days[name(days)]["t"].Execs; got != want {
+				t.Errorf("day %+d: %d, want %d", days, got, want)
+			}
+		}
+		if got := b.Today("t").Execs; got != 3 {
+			t.Errorf("today: %d", got)
+		}
+	}
+	check()
+	must(t, b.flush())
+	b.append(Entry{Tenant: "other", Session: "a", EndedAt: today})
+	b.kill()
+	b.reopen()
+	check()
+	for days := range 100 { // however often the clock is set, the days are few
+		b.Store.mu.Lock()
+		b.dayLocked(name(days))
+		b.Store.mu.Unlock()
+	}
+	if len(b.days) > keepDays {
+		t.Errorf("%d days are kept", len(b.days))
+	}
+}
+
+// TestReadersDoNotWait: who reads waits for no write(2).
+func TestReadersDoNotWait(t *testing.T) {
+	b := open(t, Options{})
+	b.append(entry("t", "a", 1))
+	b.writing.Lock() // as during a write(2) that hangs
+	defer b.writing.Unlock()
+	if got := b.numbers(Query{Tenant: "t"}); got != "1" {
+		t.Error(got)
+	}
+	b.Today("t")
+	b.Totals()
+	if _, err := b.Usage(UsageQuery{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDamagedEntry: a list leaves a damaged entry out, says where it goes on, and reports the damage once.
+func TestDamagedEntry(t *testing.T) {
+	b := open(t, Options{SessionEntries: 6})
+	for n := 1; n <= 6; n++ {
+		b.append(entry("t", "a", n))
+	}
+	must(t, b.flush())
+	must(t, b.update(func(tx *bbolt.Tx) error {
+		for _, seq := range []uint64{5, 6} {
+			if err := tx.Bucket(entryBucket).Put(numbered(prefix("t", "a"), seq), []byte("damage")); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(orderBucket).Put(numbered(prefix("t"), 2), []byte("{x"))
+	}))
+	for _, q := range []Query{{Tenant: "t"}, {}, {Tenant: "t", Session: "a"}} {
+		if got := b.numbers(q); got != "4 3 1" {
+			t.Errorf("%+v: %q", q, got)
+		}
+	}
+	list, next, err := b.List(Query{Tenant: "t", Limit: 2})
+	if err != nil || len(list) != 0 || next != 5 {
+		t.Errorf("%v, next %d, %v", list, next, err)
+	}
+	if got := b.numbers(Query{Tenant: "t", Before: next, Limit: 2}); got != "4 3" {
+		t.Errorf("behind it: %q", got)
+	}
+	for n := 7; n <= 12; n++ { // the damaged ones go as the others do
+		b.append(entry("t", "a", n))
+	}
+	must(t, b.flush())
+	if got := b.numbers(Query{Tenant: "t", Session: "a"}); got != "12 11 10 9 8 7" {
+		t.Errorf("%q", got)
+	}
+	if _, err := b.forgetOld(time.Now().Add(time.Hour), time.Time{}); err != nil {
+		t.Error(err)
+	}
+	if len(b.reported) != 1 {
+		t.Errorf("reported: %v", b.reported)
+	}
+}
+
+// TestUsersAreKept: a session of its own for each command does not cost the users their counters.
+func TestUsersAreKept(t *testing.T) {
+	b := open(t, Options{UsageRows: 4})
+	for n := range 40 {
+		e := entry("t", fmt.Sprint("s", n), 1)
+		e.User = fmt.Sprint("u", n%3)
+		b.append(e)
+	}
+	must(t, b.flush())
+	var q UsageQuery
+	q.By.User = true
+	list, err := b.Usage(q)
+	if err != nil || len(list) != 3 || list[0].Execs != 14 || list[1].Execs != 13 || list[2].Execs != 13 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for n := range 40 { // their number is bounded as well
+		e := entry("t", fmt.Sprint("t", n), 1)
+		e.User = fmt.Sprint("v", n)
+		b.append(e)
+	}
+	must(t, b.flush())
+	q.By.Session = true
+	list, err = b.Usage(q)
+	if err != nil || len(list) > 9 || list[0].User != Others || list[0].Session != Others {
+		t.Errorf("%d rows, %+v, %v", len(list), list, err)
+	}
+	must(t, b.view(func(tx *bbolt.Tx) error {
+		if got := rowsIn(tx, "t"); got > 9 {
+			t.Errorf("%d rows", got)
+		}
+		return nil
+	}))
+}
+
+// TestPeriods: the life of a box is counted once, and not kept as an entry; a later Store learns up to
+// when it is counted.
+func TestPeriods(t *testing.T) {
+	b := open(t, Options{})
+	began := time.Now().Add(-10 * time.Minute).Truncate(time.Millisecond)
+	period := func(minute int) Entry {
+		return Entry{Tenant: "t", Session: "a", Box: "s-1", Profile: "p", User: "u", Period: true, Memory: MemoryTime(512<<20, time.Minute),
+			StartedAt: began.Add(time.Duration(minute) * time.Minute), EndedAt: began.Add(time.Duration(minute+1) * time.Minute)}
+	}
+	command := entry("t", "a", 1)
+	command.Memory = MemoryTime(1<<30, time.Second)
+	for minute := range 8 {
+		b.append(period(minute))
+		if minute%3 == 0 {
+			must(t, b.flush())
+		}
+		if minute%2 == 0 {
+			b.kill()
+			b.reopen()
+			if got := b.Metered("t", "a", "s-1"); !got.Equal(began.Add(time.Duration(minute+1) * time.Minute)) {
+				t.Errorf("counted until %v", got)
+			}
+		}
+	}
+	if !b.Metered("t", "a", "s-2").IsZero() {
+		t.Error("another box is counted")
+	}
+	b.append(command)
+	var q UsageQuery
+	q.By.User, q.By.Session, q.By.Profile = true, true, true
+	list, err := b.Usage(q)
+	if err != nil || len(list) != 2 || list[0].Lived != 8*60*1000 || list[0].GiBSeconds() != 240 || list[0].Execs != 0 || list[1].GiBSeconds() != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if got := b.Today("t"); got.Lived > 8*60*1000 || got.Execs != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := b.numbers(Query{Tenant: "t"}); got != "1" {
+		t.Errorf("entries: %q", got)
+	}
+	b.append(period(8))
+	gone := period(9)
+	gone.Gone = true
+	b.append(gone)
+	b.kill()
+	b.reopen()
+	if got := b.Metered("t", "a", "s-1"); !got.IsZero() {
+		t.Errorf("after its end, in the journal: %v", got)
+	}
+	must(t, b.Store.Close())
+	b.reopen()
+	if got := b.Metered("t", "a", "s-1"); !got.IsZero() {
+		t.Errorf("after its end: %v", got)
+	}
+	if got := b.Totals(); len(got) != 1 || got[0].Lived != 9*60*1000 || got[0].GiBSeconds() != 271 {
+		t.Errorf("%+v", got)
+	}
+	// A database of an older build has no meters; one that nobody ends is forgotten.
+	must(t, b.update(func(tx *bbolt.Tx) error { return tx.DeleteBucket(meterBucket) }))
+	b.kill()
+	b.reopen()
+	b.append(period(9))
+	must(t, b.flush())
+	if _, err := b.forgetOld(time.Now().Add(time.Hour), time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	b.kill()
+	b.reopen()
+	if got := b.Metered("t", "a", "s-1"); !got.IsZero() {
+		t.Errorf("it was not forgotten: %v", got)
 	}
 }

@@ -14,14 +14,16 @@ import (
 	"strings"
 )
 
-// journal is the file to which entries are appended, and the earlier ones that are still needed. Its
-// owner serialises calls.
+// journal is the file to which entries are appended, and the earlier ones that are still needed.
+// Store.writing guards it.
 type journal struct {
 	dir  string
 	file *os.File // nil after an error that left an incomplete frame in it
 	size int64
 	last uint64 // highest number in file
 	old  []segment
+
+	closed bool // nothing is written any more
 }
 
 // segment is a file of a journal that is written no more.
@@ -45,9 +47,12 @@ func (j *journal) begin(next uint64) error {
 	return nil
 }
 
-// retire closes the file, whose entries are still needed.
+// retire closes the file, whose entries are still needed. A file without entries is not kept: the
+// next begin has its name.
 func (j *journal) retire() {
-	j.old = append(j.old, segment{j.file.Name(), j.last})
+	if j.size > 0 {
+		j.old = append(j.old, segment{j.file.Name(), j.last})
+	}
 	j.file.Close() // everything was written, or Append has reported that it was not
 	j.file = nil
 }
@@ -55,6 +60,9 @@ func (j *journal) retire() {
 // append writes one frame. If that fails it takes back what was written, so that the next frame
 // can be read.
 func (j *journal) append(seq uint64, f []byte) error {
+	if j.closed {
+		return ErrClosed
+	}
 	if j.file == nil {
 		if err := j.begin(seq); err != nil {
 			return err
@@ -70,16 +78,17 @@ func (j *journal) append(seq uint64, f []byte) error {
 	return nil
 }
 
-// drop removes the files whose entries are all stored, up to the number applied.
-func (j *journal) drop(applied uint64) (err error) {
+// drop returns the files whose entries are all stored, up to the number applied. The caller removes
+// them, or the next opening does.
+func (j *journal) drop(applied uint64) (paths []string) {
 	j.old = slices.DeleteFunc(j.old, func(s segment) bool {
 		if s.last > applied {
 			return false
 		}
-		err = errors.Join(err, os.Remove(s.path))
-		return true // if it could not be removed, the next opening removes it
+		paths = append(paths, s.path)
+		return true
 	})
-	return err
+	return paths
 }
 
 // segments returns the files of the journal in dir, oldest first.

@@ -31,87 +31,89 @@ func (q *Query) matches(seq uint64, ended int64, verdict string) bool {
 		(q.Until.IsZero() || ended < q.Until.UnixNano()) && (len(q.Verdicts) == 0 || slices.Contains(q.Verdicts, verdict))
 }
 
-// List returns the entries that match q, newest first, and whether there are more. An entry is
-// listed as soon as Append has returned.
-func (s *Store) List(q Query) (list []Entry, more bool, err error) {
+// List returns the entries that match q, newest first. next is the Before of a query for those that
+// follow; 0: there are none. An entry is listed as soon as Append has returned. One that is damaged is left
+// out, so that a list may be shorter than its limit, or empty, with more to follow.
+func (s *Store) List(q Query) (list []Entry, next uint64, err error) {
 	s.mu.Lock()
 	pending := s.pendingLocked()
 	s.mu.Unlock()
+	var damage error
 	err = s.view(func(tx *bbolt.Tx) error {
+		list, next, damage = nil, 0, nil
+		var found []ref
+		applied := appliedIn(tx)
+		for i := range pending {
+			e := &pending[i].entry
+			mine := (q.Tenant == "" || e.Tenant == q.Tenant) && (q.Session == "" || e.Session == q.Session)
+			if mine && !e.Period && e.Seq > applied && q.matches(e.Seq, e.EndedAt.UnixNano(), string(e.Result.Verdict)) {
+				found = append(found, ref{tenant: e.Tenant, seq: e.Seq, place: place{Session: e.Session, Size: int64(len(pending[i].body))}, entry: e})
+			}
+		}
 		names := []string{q.Tenant}
 		if q.Tenant == "" {
 			names = tenants(tx)
 		}
-		var found []sized
-		applied := appliedIn(tx)
-		for _, it := range pending {
-			e := &it.entry
-			mine := (q.Tenant == "" || e.Tenant == q.Tenant) && (q.Session == "" || e.Session == q.Session)
-			if mine && e.Seq > applied && q.matches(e.Seq, e.EndedAt.UnixNano(), string(e.Result.Verdict)) {
-				found = append(found, sized{*e, int64(len(it.body))})
-			}
-		}
 		for _, tenant := range names {
-			of, err := q.stored(tx, tenant)
-			if err != nil {
-				return err
-			}
-			found = append(found, of...)
+			found = append(found, q.stored(tx, tenant, &damage)...)
+			slices.SortFunc(found, func(a, b ref) int { return cmp.Compare(b.seq, a.seq) })
+			found = found[:min(len(found), q.Limit+1)] // so that many tenants take no more memory than one
 		}
-		slices.SortFunc(found, func(a, b sized) int { return cmp.Compare(b.Seq, a.Seq) })
-		list, more = q.cut(found)
+		left := q.Bytes
+		for i, f := range found {
+			if left -= f.Size; i == q.Limit || q.Bytes > 0 && left < 0 && i > 0 {
+				next = found[i-1].seq
+				break
+			}
+			e, err := f.read(tx)
+			if err != nil {
+				damage = cmp.Or(damage, err)
+				continue
+			}
+			list = append(list, e)
+		}
 		return nil
 	})
-	return list, more, err
-}
-
-// sized is an entry and its length in the database.
-type sized struct {
-	Entry
-	size int64
-}
-
-// cut applies the limits of q.
-func (q *Query) cut(found []sized) (list []Entry, more bool) {
-	left := q.Bytes
-	for _, f := range found {
-		left -= f.size
-		if len(list) == q.Limit || q.Bytes > 0 && left < 0 && len(list) > 0 {
-			return list, true
-		}
-		list = append(list, f.Entry)
+	if damage != nil {
+		s.damaged.Do(func() { s.o.Report(fmt.Errorf("%w: damaged entries are left out of answers", damage)) })
 	}
-	return list, false
+	return list, next, err
 }
 
-// stored returns the entries of tenant in the database, newest first: one more than q wants.
-func (q *Query) stored(tx *bbolt.Tx, tenant string) (list []sized, err error) {
+// ref is an entry whose content has not been read.
+type ref struct {
+	tenant string
+	seq    uint64
+	place
+	entry *Entry // of one that is pending
+}
+
+func (r *ref) read(tx *bbolt.Tx) (Entry, error) {
+	if r.entry != nil {
+		return *r.entry, nil
+	}
+	return read(tx, r.tenant, r.Session, r.seq)
+}
+
+// stored returns the entries of tenant in the database, newest first: at most one more than q wants.
+func (q *Query) stored(tx *bbolt.Tx, tenant string, damage *error) (list []ref) {
 	bucket, start := tx.Bucket(orderBucket), prefix(tenant)
 	if q.Session != "" {
 		bucket, start = tx.Bucket(entryBucket), prefix(tenant, q.Session)
 	}
-	left := q.Bytes
 	c := bucket.Cursor()
-	for k, _ := before(c, start, q.Before); k != nil && bytes.HasPrefix(k, start); k, _ = c.Prev() {
+	for k, _ := before(c, start, q.Before); k != nil && bytes.HasPrefix(k, start) && len(list) <= q.Limit; k, _ = c.Prev() {
 		seq := binary.BigEndian.Uint64(k[len(k)-8:])
-		var p place
-		if err := getJSON(tx.Bucket(orderBucket), numbered(prefix(tenant), seq), &p); err != nil {
-			return nil, err
-		}
-		if !q.matches(seq, p.Ended, p.Verdict) {
+		p, err := placeOf(tx, tenant, seq)
+		if err != nil {
+			*damage = cmp.Or(*damage, err)
 			continue
 		}
-		e, err := read(tx, tenant, p.Session, seq)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, sized{e, p.Size})
-		left -= p.Size
-		if len(list) > q.Limit || q.Bytes > 0 && left < 0 && len(list) > 1 {
-			break
+		if q.matches(seq, p.Ended, p.Verdict) {
+			list = append(list, ref{tenant: tenant, seq: seq, place: p})
 		}
 	}
-	return list, nil
+	return list
 }
 
 // before moves c to the last key with a prefix whose number is below seq; 0: to the last one.

@@ -69,19 +69,25 @@ type Store struct {
 	o  Options
 	db *bbolt.DB
 
+	// writing serialises the entries of the journal. It is held during write(2), and taken before mu,
+	// which is not: who only reads never waits for a disk.
+	writing sync.Mutex
+	journal journal
+	next    uint64 // number of the next entry
+
 	mu       sync.Mutex
 	room     *sync.Cond // signals that bytes, failed or closed has changed
-	journal  journal
-	next     uint64 // number of the next entry
-	pending  []item // in the journal and not in the database, in order
-	storing  []item // those before pending, which are being stored
-	bytes    int64  // of both
-	failed   error  // why the last batch could not be stored
-	refused  error  // why the last entry was refused, nil after one that was not
+	pending  []item     // in the journal and not in the database, in order
+	storing  []item     // those before pending, which are being stored
+	bytes    int64      // of both, and of entries that are being written to the journal
+	failed   error      // why the last batch could not be stored
+	refused  error      // why the last entry was refused, nil after one that was not
 	totals   map[totalKey]Counters
-	day      string              // YYYY-MM-DD, UTC
-	today    map[string]Counters // by tenant, of day
+	days     map[string]map[string]Counters // by day (YYYY-MM-DD, UTC) and tenant
 	closed   bool
+	meters   map[string]Meter // those that Open found; they do not change
+	reports  sync.WaitGroup   // calls of Report
+	damaged  sync.Once        // reports the first damaged entry
 	wake     chan struct{}
 	stop     context.Context
 	cancel   context.CancelFunc
@@ -218,8 +224,10 @@ func (s *Store) load(path string) (applied uint64, err error) {
 		if s.totals, err = readTotals(tx); err != nil {
 			return err
 		}
-		s.day = time.Now().UTC().Format(time.DateOnly)
-		s.today, err = readDay(tx, s.day)
+		if s.meters, err = readMeters(tx); err != nil {
+			return err
+		}
+		s.days, err = readDays(tx, time.Now().AddDate(0, 0, 1-keepDays).UTC().Format(time.DateOnly))
 		return err
 	})
 	if err != nil {
@@ -244,7 +252,15 @@ func (s *Store) replay(applied uint64) error {
 		last := uint64(0)
 		err = readFrames(f, func(e Entry, body []byte) error {
 			if e.Seq >= s.next {
+				s.next = e.Seq + 1
+				s.bytes += int64(len(body))
 				s.pendLocked(item{e, body})
+				switch at := string(join(e.Tenant, e.Session)); {
+				case e.Gone:
+					delete(s.meters, at)
+				case e.Period:
+					s.meters[at] = Meter{e.Box, e.EndedAt}
+				}
 				last = e.Seq
 			}
 			return nil
@@ -267,22 +283,22 @@ func (s *Store) replay(applied uint64) error {
 // countLocked adds what e used to the sums of its tenant. Budgets also count what could not be
 // written down.
 func (s *Store) countLocked(e *Entry) {
+	if e.Gone {
+		return
+	}
 	k := totalKey{e.Tenant, e.Profile}
 	sum := s.totals[k]
 	sum.add(countersOf(e))
 	s.totals[k] = sum
-	if e.EndedAt.UTC().Format(time.DateOnly) == s.dayLocked() {
-		sum := s.today[k.tenant]
-		sum.add(countersOf(e))
-		s.today[k.tenant] = sum
-	}
+	day := s.dayLocked(e.EndedAt.UTC().Format(time.DateOnly))
+	sum = day[k.tenant]
+	sum.add(countersOf(e))
+	day[k.tenant] = sum
 }
 
 // pendLocked adds an item that is in the journal to those that wait to be stored.
 func (s *Store) pendLocked(it item) {
-	s.next = it.entry.Seq + 1
 	s.pending = append(s.pending, it)
-	s.bytes += int64(len(it.body))
 	s.countLocked(&it.entry)
 }
 
@@ -293,12 +309,48 @@ func (s *Store) wakeUp() {
 	}
 }
 
-// Append adds an entry. Once it has returned nil, the entry survives the death of this process.
+// Append adds an entry. Once it has returned nil, the entry survives the death of this process. An
+// error other than ErrClosed is also reported.
 func (s *Store) Append(e Entry) error {
 	body, err := encode(&e)
 	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.refuseLocked(&e, err)
+	}
+	if e.Key != "" {
+		if known, err := s.isKnown(&e); err != nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.refuseLocked(&e, err)
+		} else if known {
+			return nil
+		}
+	}
+	size := int64(len(body))
+	if err := s.takeRoom(&e, size); err != nil {
 		return err
 	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	e.Seq = s.next
+	err = s.journal.append(e.Seq, frame(e.Seq, body)) // fails if the store is closed
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.bytes -= size
+		s.room.Broadcast()
+		return s.refuseLocked(&e, fmt.Errorf("history: %w", err))
+	}
+	s.next++
+	s.refused = nil
+	s.pendLocked(item{e, body})
+	s.wakeUp()
+	return nil
+}
+
+// takeRoom waits until an entry may wait to be stored, and counts its bytes.
+func (s *Store) takeRoom(e *Entry, size int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.bytes > maxPending && s.failed == nil && !s.closed {
@@ -308,42 +360,41 @@ func (s *Store) Append(e Entry) error {
 	case s.closed:
 		return ErrClosed
 	case s.bytes > maxPending:
-		return s.refuseLocked(&e, fmt.Errorf("history: %w", s.failed))
+		return s.refuseLocked(e, fmt.Errorf("history: %w", s.failed))
 	}
-	if e.Key != "" {
-		if known, err := s.knownLocked(&e); known || err != nil {
-			return err
-		}
-	}
-	e.Seq = s.next
-	if err := s.journal.append(e.Seq, frame(e.Seq, body)); err != nil {
-		return s.refuseLocked(&e, fmt.Errorf("history: %w", err))
-	}
-	s.refused = nil
-	s.pendLocked(item{e, body})
-	s.wakeUp()
+	s.bytes += size
 	return nil
 }
 
 // refuseLocked counts e, which cannot be written down, and returns err. It reports the first of
 // several refusals.
 func (s *Store) refuseLocked(e *Entry, err error) error {
-	s.countLocked(e)
+	if s.closed {
+		return ErrClosed
+	}
+	if !e.Period { // its caller repeats it
+		s.countLocked(e)
+	}
 	if s.refused == nil {
-		go s.o.Report(fmt.Errorf("%w: what runs until this works again is not in the history", err))
+		s.reportLocked(fmt.Errorf("%w: what runs until this works again is not in the history", err))
 	}
 	s.refused = err
 	return err
 }
 
-// knownLocked reports whether the end of a process has an entry.
-func (s *Store) knownLocked(e *Entry) (known bool, err error) {
-	for _, it := range s.pendingLocked() {
+// reportLocked calls Report without the lock; Close waits for that.
+func (s *Store) reportLocked(err error) { s.reports.Go(func() { s.o.Report(err) }) }
+
+// isKnown reports whether the end of a process has an entry.
+func (s *Store) isKnown(e *Entry) (known bool, err error) {
+	s.mu.Lock()
+	pending := s.pendingLocked()
+	s.mu.Unlock()
+	for _, it := range pending { // first: what leaves them is in the database
 		o := &it.entry
-		known = known || o.Key == e.Key && o.Box == e.Box && o.Session == e.Session && o.Tenant == e.Tenant
-	}
-	if known {
-		return true, nil
+		if o.Key == e.Key && o.Box == e.Box && o.Session == e.Session && o.Tenant == e.Tenant {
+			return true, nil
+		}
 	}
 	err = s.view(func(tx *bbolt.Tx) error {
 		known = tx.Bucket(processBucket).Get(processKey(e)) != nil
@@ -403,11 +454,13 @@ func (s *Store) sweep() {
 
 // flush stores everything that is pending. Only one goroutine calls it at a time.
 func (s *Store) flush() error {
-	s.mu.Lock()
-	s.storing, s.pending = s.pending, nil
-	if s.journal.size > segmentBytes {
+	s.writing.Lock()
+	if s.journal.size > segmentBytes && !s.journal.closed {
 		_ = s.journal.begin(s.next) // on an error it stays in this file, which may grow
 	}
+	s.writing.Unlock()
+	s.mu.Lock()
+	s.storing, s.pending = s.pending, nil
 	batch := s.storing
 	s.mu.Unlock()
 	if len(batch) == 0 {
@@ -415,24 +468,33 @@ func (s *Store) flush() error {
 	}
 	err := s.store(batch)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err != nil {
 		s.pending = slices.Concat(s.storing, s.pending)
 		if s.failed == nil {
-			go s.o.Report(fmt.Errorf("storing history (it will be retried): %w", err))
+			s.reportLocked(fmt.Errorf("storing history (it will be retried): %w", err))
 		}
 	} else {
 		for _, it := range batch {
 			s.bytes -= int64(len(it.body))
 		}
-		_ = s.journal.drop(batch[len(batch)-1].entry.Seq) // what stays is removed by the next opening
 	}
 	s.storing, s.failed = nil, err
 	s.room.Broadcast()
-	return err
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	s.writing.Lock()
+	done := s.journal.drop(batch[len(batch)-1].entry.Seq)
+	s.writing.Unlock()
+	for _, path := range done {
+		_ = os.Remove(path) // what stays is removed by the next opening
+	}
+	return nil
 }
 
-// Close stores what is pending and closes the store. What cannot be stored stays in the journal.
+// Close stores what is pending and closes the store. What cannot be stored stays in the journal. No
+// call of Report is under way when it returns.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	first := !s.closed
@@ -445,11 +507,14 @@ func (s *Store) Close() error {
 	}
 	s.cancel()
 	<-s.finished
-	err := s.flush()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.writing.Lock() // whoever has taken room has written, or finds that the journal is closed
+	var err error
 	if s.journal.file != nil {
-		err = errors.Join(err, s.journal.file.Close())
+		err = s.journal.file.Close()
 	}
+	s.journal.closed = true
+	s.writing.Unlock()
+	err = errors.Join(err, s.flush())
+	s.reports.Wait()
 	return errors.Join(err, s.db.Close())
 }

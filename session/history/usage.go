@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,19 +21,34 @@ type Counters struct {
 	Wall      time.Duration `json:"wall,omitempty"`      // from the start to the end of each
 	Read      int64         `json:"read,omitempty"`      // bytes from block devices
 	Written   int64         `json:"written,omitempty"`   // bytes to block devices
+	// Of boxes, in units that do not overflow in the life of a large tenant:
+	Memory int64 `json:"memory,omitempty"` // multiplied with time: MiB·ms
+	Lived  int64 `json:"lived,omitempty"`  // milliseconds
 }
+
+// MemoryTime returns bytes that are held for a time, in the unit of [Counters].
+func MemoryTime(bytes int64, d time.Duration) int64 {
+	return int64(float64(bytes) / (1 << 20) * (float64(d) / float64(time.Millisecond)))
+}
+
+// GiBSeconds is Memory in another unit.
+func (c *Counters) GiBSeconds() float64 { return float64(c.Memory) / 1024 / 1000 }
 
 // add adds other to c.
 func (c *Counters) add(o Counters) {
 	c.Execs, c.Processes = c.Execs+o.Execs, c.Processes+o.Processes
 	c.CPU, c.Wall = c.CPU+o.CPU, c.Wall+o.Wall
 	c.Read, c.Written = c.Read+o.Read, c.Written+o.Written
+	c.Memory, c.Lived = c.Memory+o.Memory, c.Lived+o.Lived
 }
 
 // countersOf is what e adds.
 func countersOf(e *Entry) Counters {
+	if e.Period {
+		return Counters{Memory: e.Memory, Lived: max(0, e.EndedAt.Sub(e.StartedAt).Milliseconds())}
+	}
 	r := &e.Result.Receipt
-	c := Counters{Execs: 1, Wall: r.Wall}
+	c := Counters{Execs: 1, Wall: r.Wall, Memory: e.Memory}
 	if e.Process != "" {
 		c.Execs, c.Processes = 0, 1
 	}
@@ -53,8 +69,8 @@ func countersOf(e *Entry) Counters {
 // Others is the session and user of usage that is not told apart any more; no session has this ID.
 const Others = "*"
 
-// count adds e to the counters of its day. Once a tenant has Options.UsageRows, what would need another
-// one is counted for [Others].
+// count adds e to the counters of its day. Once a tenant has Options.UsageRows, sessions that would
+// need another row are not told apart any more, and once it has as many again, users are not either.
 func (b *batch) count(e *Entry) error {
 	c := countersOf(e)
 	if err := addTo(b.totals, b.tx.Bucket(totalBucket), join(e.Tenant, e.Profile), c); err != nil {
@@ -66,7 +82,10 @@ func (b *batch) count(e *Entry) error {
 	if !known(key) {
 		rows := rowsIn(b.tx, e.Tenant)
 		if rows >= uint64(b.s.o.UsageRows) {
-			key = join(e.Tenant, day, e.Profile, Others, Others)
+			key = join(e.Tenant, day, e.Profile, Others, e.User)
+			if rows >= 2*uint64(b.s.o.UsageRows) && !known(key) {
+				key = join(e.Tenant, day, e.Profile, Others, Others)
+			}
 		}
 		if !known(key) {
 			if err := b.tx.Bucket(rowBucket).Put([]byte(e.Tenant), binary.BigEndian.AppendUint64(nil, rows+1)); err != nil {
@@ -185,7 +204,7 @@ func (s *Store) Usage(q UsageQuery) ([]Usage, error) {
 	err := s.view(func(tx *bbolt.Tx) error {
 		applied := appliedIn(tx)
 		for _, it := range pending {
-			if e := &it.entry; e.Seq > applied {
+			if e := &it.entry; e.Seq > applied && !e.Gone {
 				add(e.Tenant, e.EndedAt.UTC().Format(time.DateOnly), e.Profile, e.Session, e.User, countersOf(e))
 			}
 		}
@@ -221,38 +240,51 @@ func usageList(sums map[string]Counters) []Usage {
 
 // Today returns what tenant has used since midnight, UTC.
 func (s *Store) Today(tenant string) Counters {
+	day := time.Now().UTC().Format(time.DateOnly)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dayLocked()
-	return s.today[tenant]
+	return s.days[day][tenant]
 }
 
-// dayLocked returns the day of s.today, which is empty if a new day has begun.
-func (s *Store) dayLocked() string {
-	if day := time.Now().UTC().Format(time.DateOnly); day != s.day {
-		s.day, s.today = day, map[string]Counters{}
+// keepDays is for how many days the counters of budgets are in memory: a clock that is set back over
+// midnight finds what it had counted.
+const keepDays = 8
+
+// dayLocked returns the counters of a day, and forgets the oldest one if there are too many.
+func (s *Store) dayLocked(day string) map[string]Counters {
+	sums := s.days[day]
+	if sums != nil {
+		return sums
 	}
-	return s.day
+	sums = map[string]Counters{}
+	s.days[day] = sums
+	if len(s.days) > keepDays {
+		delete(s.days, slices.Min(slices.Collect(maps.Keys(s.days))))
+	}
+	return sums
 }
 
-// readDay returns the stored counters of a day by tenant.
-func readDay(tx *bbolt.Tx, day string) (map[string]Counters, error) {
-	sums := map[string]Counters{}
+// readDays returns the stored counters of the days from first on, by day and tenant.
+func readDays(tx *bbolt.Tx, first string) (map[string]map[string]Counters, error) {
+	days := map[string]map[string]Counters{}
 	err := tx.Bucket(rowBucket).ForEach(func(tenant, _ []byte) error {
-		start := prefix(string(tenant), day)
 		c := tx.Bucket(usageBucket).Cursor()
-		for k, v := c.Seek(start); bytes.HasPrefix(k, start); k, v = c.Next() {
+		for k, v := c.Seek(append(prefix(string(tenant)), first...)); bytes.HasPrefix(k, prefix(string(tenant))); k, v = c.Next() {
+			day, _, _ := strings.Cut(string(k[len(tenant)+1:]), "\x00")
 			var n Counters
 			if err := json.Unmarshal(v, &n); err != nil {
 				return err
 			}
-			sum := sums[string(tenant)]
+			if days[day] == nil {
+				days[day] = map[string]Counters{}
+			}
+			sum := days[day][string(tenant)]
 			sum.add(n)
-			sums[string(tenant)] = sum
+			days[day][string(tenant)] = sum
 		}
 		return nil
 	})
-	return sums, err
+	return days, err
 }
 
 // Totals are the counters of one tenant and profile since the first entry.
@@ -287,4 +319,46 @@ func readTotals(tx *bbolt.Tx) (map[totalKey]Counters, error) {
 		return nil
 	})
 	return totals, err
+}
+
+// Meter says up to when the life of a box is counted.
+type Meter struct {
+	Box   string    `json:"box"`
+	Until time.Time `json:"until"`
+}
+
+// Metered returns up to when an earlier Store has counted the life of a box of a session of tenant;
+// zero: it has not.
+func (s *Store) Metered(tenant, session, box string) time.Time {
+	if m := s.meters[string(join(tenant, session))]; m.Box == box {
+		return m.Until
+	}
+	return time.Time{}
+}
+
+// readMeters returns the stored meters.
+func readMeters(tx *bbolt.Tx) (map[string]Meter, error) {
+	meters := map[string]Meter{}
+	b := tx.Bucket(meterBucket)
+	if b == nil {
+		return meters, nil
+	}
+	return meters, b.ForEach(func(k, v []byte) error {
+		var m Meter
+		if json.Unmarshal(v, &m) == nil { // without it, counting begins anew
+			meters[string(k)] = m
+		}
+		return nil
+	})
+}
+
+// forgetMeters forgets those of sessions that have not been counted since a moment.
+func forgetMeters(tx *bbolt.Tx, before time.Time) error {
+	meters, err := readMeters(tx)
+	for k, m := range meters {
+		if err == nil && m.Until.Before(before) {
+			err = tx.Bucket(meterBucket).Delete([]byte(k))
+		}
+	}
+	return err
 }
