@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,7 +19,9 @@ import (
 const (
 	defaultHistoryLimit = 100
 	maxHistoryLimit     = 1000
-	maxHistoryBytes     = 8 << 20 // of entries, as stored
+	maxHistoryBytes     = 1 << 20 // of entries, as stored
+	// maxHistories bounds the answers that are in memory at once, of all tenants.
+	maxHistories = 32
 )
 
 func (c *call) sessionHistory(key session.Key) error {
@@ -33,16 +36,23 @@ func (c *call) history(q history.Query) error {
 	if err != nil {
 		return err
 	}
-	list, more, err := c.s.opt.Sessions.History(q)
+	if !c.s.historyShare.takePlace(c.who.Tenant) {
+		return refuse(apitypes.CodeTooManyConnections, "", "%d answers about the history of this tenant are being sent: wait for one of them", c.s.historyShare.most)
+	}
+	defer c.s.historyShare.freePlace(c.who.Tenant)
+	select { // few tenants at once can take all places
+	case c.s.histories <- struct{}{}:
+		defer func() { <-c.s.histories }()
+	case <-c.r.Context().Done():
+		return context.Cause(c.r.Context())
+	}
+	list, next, err := c.s.opt.Sessions.History(q)
 	if err != nil {
 		return err
 	}
-	out := apitypes.History{Execs: make([]apitypes.ExecRecord, len(list))}
+	out := apitypes.History{Execs: make([]apitypes.ExecRecord, len(list)), Next: next}
 	for i := range list {
-		out.Execs[i] = recordOf(&list[i], output)
-	}
-	if more {
-		out.Next = list[len(list)-1].Seq
+		out.Execs[i] = c.recordOf(&list[i], output)
 	}
 	return c.reply(http.StatusOK, out)
 }
@@ -79,14 +89,23 @@ func (c *call) historyQuery(q *history.Query) (output bool, err error) {
 		limit = defaultHistoryLimit
 	}
 	q.Before, q.Limit, q.Bytes = uint64(before), int(limit), maxHistoryBytes
-	return c.queryBool("output")
+	output, err = c.queryBool("output")
+	if output && c.who.Role < Operator {
+		return false, refuse(apitypes.CodeForbidden, "output", "output: role %s may not see what commands wrote: %s may; leave it out", c.who.Role, Operator)
+	}
+	return output, err
 }
 
-func recordOf(e *history.Entry, output bool) apitypes.ExecRecord {
+// recordOf returns e for the caller: command lines and output, which may hold secrets, are for those who
+// may run commands.
+func (c *call) recordOf(e *history.Entry, output bool) apitypes.ExecRecord {
 	r := apitypes.ExecRecord{
 		ID: e.Seq, Tenant: e.Tenant, Session: e.Session, Box: e.Box, Process: e.Process, Profile: e.Profile, Actor: e.Actor, Request: e.Request,
 		Argv: e.Argv, StartedAt: e.StartedAt, EndedAt: e.EndedAt, ExitCode: e.Result.Exit(), Signal: linux.SignalName(e.Result.Signal),
 		Verdict: string(e.Result.Verdict), Limit: e.Result.Limit, Receipt: receiptOf(&e.Result.Receipt),
+	}
+	if c.who.Role < Operator {
+		r.Argv = nil
 	}
 	if output {
 		r.Stdout, r.StdoutBase64 = textOrBytes(e.Stdout)
@@ -135,6 +154,7 @@ func (c *call) tenantUsage() error {
 		out.Usage[i] = apitypes.UsageRow{
 			Tenant: u.Tenant, Profile: u.Profile, User: u.User, Session: u.Session, Day: u.Day, Execs: u.Execs, Processes: u.Processes,
 			CPU: apitypes.Duration(u.CPU), Wall: apitypes.Duration(u.Wall), IOReadBytes: u.Read, IOWriteBytes: u.Written,
+			SessionTime: float64(u.Lived) / 1000, MemoryGiBSeconds: u.GiBSeconds(),
 		}
 	}
 	return c.reply(http.StatusOK, out)

@@ -1,14 +1,18 @@
 package api
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -108,5 +112,93 @@ func TestUsage(t *testing.T) {
 		if p := f.problem("GET", "/v1/usage?"+query, adminToken, ""); p.Code != apitypes.CodeInvalid || p.Field != field {
 			t.Errorf("%s: %+v", query, p)
 		}
+	}
+}
+
+// TestHistoryOfViewer: what may hold secrets is for those who may run commands.
+func TestHistoryOfViewer(t *testing.T) {
+	size := spec.Size(1000)
+	f := serve(t, func(_ *Options, c *policy.Config) {
+		c.Profiles = map[string]policy.ProfileConfig{"default": {KeepOutput: &size}}
+	})
+	ours, ctx := f.as(operatorToken, ""), t.Context()
+	ensure(t, ours, "a")
+	if _, err := ours.Exec(ctx, "a", apitypes.ExecRequest{Argv: []string{"echo", "secret"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, session := range []string{"", "a"} {
+		h, err := ours.History(ctx, client.HistoryOptions{Session: session, Output: true})
+		if err != nil || len(h.Execs) != 1 || h.Execs[0].Argv[1] != "secret" || string(h.Execs[0].Out()) != "secret\n" {
+			t.Errorf("operator: %+v, %v", h, err)
+		}
+		viewer := f.as(viewerToken, "")
+		h, err = viewer.History(ctx, client.HistoryOptions{Session: session})
+		if err != nil || len(h.Execs) != 1 {
+			t.Fatalf("viewer: %+v, %v", h, err)
+		}
+		if e := h.Execs[0]; e.Argv != nil || len(e.Out()) > 0 || e.Verdict != "exited" || *e.ExitCode != 0 || e.StartedAt.IsZero() || e.Receipt.Wall == 0 {
+			t.Errorf("viewer: %+v", e)
+		}
+		if _, err := viewer.History(ctx, client.HistoryOptions{Session: session, Output: true}); !isCode(err, apitypes.CodeForbidden) {
+			t.Errorf("viewer, output: %v", err)
+		}
+		if _, err := f.as(scraperToken, "acme").History(ctx, client.HistoryOptions{Session: session, Output: true}); !isCode(err, apitypes.CodeForbidden) {
+			t.Errorf("viewer of all tenants, output: %v", err)
+		}
+	}
+}
+
+// TestHistoryIsBounded: an answer has at most 1 MiB of entries and says where the others begin, and only
+// so many answers are made at once.
+func TestHistoryIsBounded(t *testing.T) {
+	size := spec.Size(400 << 10)
+	f := serve(t, func(_ *Options, c *policy.Config) {
+		c.Profiles = map[string]policy.ProfileConfig{"default": {KeepOutput: &size}}
+	})
+	c, ctx := f.client(), t.Context()
+	ensure(t, c, "a")
+	const commands = 5
+	for range commands {
+		if _, err := c.Exec(ctx, "a", apitypes.ExecRequest{Argv: []string{"sh", "-c", "head -c 500000 /dev/zero"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen, answers := 0, 0
+	for o := (client.HistoryOptions{Session: "a", Output: true}); ; answers++ {
+		h, err := c.History(ctx, o)
+		if err != nil || len(h.Execs) == 0 || len(h.Execs) > 2 {
+			t.Fatalf("%d entries, %v", len(h.Execs), err)
+		}
+		seen += len(h.Execs)
+		if o.Before = h.Next; h.Next == 0 {
+			break
+		}
+	}
+	if seen != commands || answers < 2 {
+		t.Errorf("%d entries in %d answers", seen, answers+1)
+	}
+
+	for range f.historyShare.most {
+		f.historyShare.takePlace("acme")
+	}
+	if _, err := f.as(viewerToken, "").History(ctx, client.HistoryOptions{}); !isCode(err, apitypes.CodeTooManyConnections) {
+		t.Errorf("too many of a tenant: %v", err)
+	}
+	if _, err := f.as(strangerToken, "").History(ctx, client.HistoryOptions{}); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	for range maxHistories {
+		f.histories <- struct{}{}
+	}
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.History(short, client.HistoryOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("too many of all tenants: %v", err)
+	}
+	for range maxHistories {
+		<-f.histories
+	}
+	if _, err := c.History(ctx, client.HistoryOptions{}); err != nil {
+		t.Error(err)
 	}
 }

@@ -81,6 +81,8 @@ var (
 	descUsedCPU    = describe("usage_cpu_seconds_total", "Processor time of commands and managed processes that have ended.", "tenant", "profile")
 	descUsedWall   = describe("usage_wall_seconds_total", "Time between their starts and ends.", "tenant", "profile")
 	descUsedBytes  = describe("usage_written_bytes_total", "Bytes that they wrote to block devices.", "tenant", "profile")
+	descUsedLife   = describe("usage_session_seconds_total", "Time for which sessions have had a box.", "tenant", "profile")
+	descUsedMemory = describe("usage_memory_gib_seconds_total", "Memory of their boxes multiplied with time.", "tenant", "profile")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 )
 
@@ -133,7 +135,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descUsedExecs, descUsedProcs, descUsedCPU, descUsedWall, descUsedBytes, descRelayBytes, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descUsedExecs, descUsedProcs, descUsedCPU, descUsedWall, descUsedBytes, descUsedLife, descUsedMemory, descRelayBytes, c.labelled} {
 		ch <- d
 	}
 }
@@ -159,7 +161,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.collectSessions(ch)
 	for _, t := range c.s.opt.Sessions.UsageTotals() {
 		for desc, value := range map[*prometheus.Desc]float64{descUsedExecs: float64(t.Execs), descUsedProcs: float64(t.Processes),
-			descUsedCPU: t.CPU.Seconds(), descUsedWall: t.Wall.Seconds(), descUsedBytes: float64(t.Written)} {
+			descUsedCPU: t.CPU.Seconds(), descUsedWall: t.Wall.Seconds(), descUsedBytes: float64(t.Written),
+			descUsedLife: float64(t.Lived) / 1000, descUsedMemory: t.GiBSeconds()} {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, t.Tenant, t.Profile)
 		}
 	}

@@ -86,6 +86,8 @@ type Server struct {
 	relays  chan struct{} // holds a token for each open relay
 	// How many requests and relays one tenant may have open.
 	requestShare, relayShare *share
+	histories                chan struct{} // holds a token for each answer about the history
+	historyShare             *share        // of one tenant, of histories
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc
@@ -113,6 +115,7 @@ func New(o Options) *Server {
 		opt: o, log: o.Logger, metrics: o.Metrics, started: time.Now(),
 		relays:       make(chan struct{}, o.MaxRelays),
 		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays),
+		histories: make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -92,6 +93,8 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 		return errRemoved
 	}
 	s.box, s.record.State, s.made = box, Running, true
+	s.record.BoxSince = time.Now().Round(0)
+	s.beginMeterLocked(box, s.record.BoxSince)
 	volume := volumeOf(s.record.Resolved)
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
@@ -180,6 +183,7 @@ func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
 	r.State, r.Fresh, r.Resolved.Mounts = Running, false, nil // the box itself has its spec
+	r.BoxSince = time.Now().Round(0)
 	note, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("session label: %v", err)) // values of plain types: cannot fail

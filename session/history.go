@@ -57,6 +57,7 @@ func (m *Manager) rememberExec(c Caller, u *use, r *admittedExec, started time.T
 	e := m.entry(u.s.key, r.resolved, r.cmd.Args)
 	e.Box, e.Actor, e.Request = u.box.ID(), c.actorIn(u.s.key.Tenant), c.Request
 	e.StartedAt, e.EndedAt, e.Result = started.Round(0), time.Now().Round(0), res
+	e.Memory = u.s.unsampled(started, &res.Receipt)
 	if r.kept.stdout != nil {
 		e.Stdout, e.StdoutMissing = r.kept.stdout.Bytes()
 	}
@@ -75,6 +76,7 @@ func (p *Process) remember(end processRecord) {
 	e := s.m.entry(s.key, resolved, end.Args)
 	e.Box, e.Process, e.Key = end.Box, p.id, end.Key
 	e.StartedAt, e.EndedAt, e.Result = end.StartedAt, end.EndedAt, *end.Result
+	e.Memory = s.unsampled(end.StartedAt, &end.Result.Receipt)
 	_ = s.m.history.Append(e) // reports its error
 }
 
@@ -98,29 +100,32 @@ func (c Caller) actorIn(tenant string) string {
 	return c.Actor
 }
 
-// History returns what ran and has ended, newest first, and whether there is more. A session without
+// History returns what ran and has ended, newest first, and the Before of a query for more; 0: there is
+// no more. A session without
 // entries must exist, or the error is ErrNotFound; one with entries may have been removed.
-func (m *Manager) History(q history.Query) (list []history.Entry, more bool, err error) {
-	list, more, err = m.history.List(q)
+func (m *Manager) History(q history.Query) (list []history.Entry, next uint64, err error) {
+	list, next, err = m.history.List(q)
 	if err != nil {
-		return nil, false, fmt.Errorf("reading the history: %w", err)
+		return nil, 0, fmt.Errorf("reading the history: %w", err)
 	}
 	if len(list) == 0 && q.Session != "" {
 		if _, err := m.find(Key{q.Tenant, q.Session}); err != nil && !m.hasHistory(q) {
-			return nil, false, err
+			return nil, 0, err
 		}
 	}
-	return list, more, nil
+	return list, next, nil
 }
 
 // hasHistory reports whether the session of q has any entry.
 func (m *Manager) hasHistory(q history.Query) bool {
-	list, _, err := m.history.List(history.Query{Tenant: q.Tenant, Session: q.Session, Limit: 1})
-	return err != nil || len(list) > 0
+	list, next, err := m.history.List(history.Query{Tenant: q.Tenant, Session: q.Session, Limit: 1})
+	return err != nil || len(list) > 0 || next > 0
 }
 
-// Usage returns what ran has used, by tenant and whatever else q tells apart.
+// Usage returns what ran has used, by tenant and whatever else q tells apart. The lives of boxes are
+// counted up to some seconds ago.
 func (m *Manager) Usage(q history.UsageQuery) ([]history.Usage, error) {
+	m.countForUsage()
 	list, err := m.history.Usage(q)
 	if err != nil {
 		return nil, fmt.Errorf("reading the usage: %w", err)

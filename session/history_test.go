@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -213,5 +214,123 @@ func TestHistoryOfLostBox(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		b.restart()
+	}
+}
+
+// used is the usage of tenant t by session.
+func (b *bench) used(session string) (u history.Usage) {
+	b.t.Helper()
+	list, err := b.history.Usage(history.UsageQuery{Tenant: "t", By: struct{ Profile, User, Session, Day bool }{User: true, Session: true}})
+	must(b.t, err)
+	for _, row := range list {
+		if row.Session == session {
+			return row
+		}
+	}
+	return u
+}
+
+// aged moves what the meter of a session knows back by d, as if that time had passed.
+func (b *bench) aged(key Key, d time.Duration) {
+	s := b.session(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := &s.meter
+	m.since, m.at, m.looked = m.since.Add(-d), m.at.Add(-d), m.looked.Add(-d)
+}
+
+// TestMeter: the life of a box and its memory are counted once, over restarts, replaced boxes and the
+// end of the session.
+func TestMeter(t *testing.T) {
+	near := func(got, want float64, what string) {
+		t.Helper()
+		if got < want || got > want+1 { // a second for the test itself
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	b := open(t)
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Labels: spec.Labels{"user": "ann"}}})
+	box := b.boxOf(keyA)
+	box.Memory.Store(1 << 30)
+	b.aged(keyA, 10*time.Second)
+	b.session(keyA).look() // what it was before is not known
+	b.aged(keyA, 10*time.Second)
+	box.Memory.Store(3 << 30)
+	b.session(keyA).look()
+	b.measureBoxes(true)
+	u := b.used("a")
+	near(float64(u.Lived)/1000, 20, "life")
+	near(u.GiBSeconds(), 10+20, "memory")
+	if u.User != "ann" || u.Execs != 0 {
+		t.Errorf("%+v", u)
+	}
+	// Nobody looks while it is counted for somebody who asks.
+	box.Memory.Store(1 << 40)
+	b.aged(keyA, 10*time.Second)
+	if _, err := b.Usage(history.UsageQuery{}); err != nil {
+		t.Fatal(err)
+	}
+	u = b.used("a")
+	near(float64(u.Lived)/1000, 30, "life")
+	near(u.GiBSeconds(), 60, "memory")
+	box.Memory.Store(3 << 30)
+
+	// A successor continues where the last counting was, also if it was killed.
+	b.restart()
+	before := b.used("a").Lived
+	if m := &b.session(keyA).meter; m.box == nil || time.Since(m.since) > 30*time.Second {
+		t.Fatalf("%+v", m)
+	}
+	b.countBoxes()
+	near(float64(b.used("a").Lived)/1000, 30, "life after a restart")
+	if b.used("a").Lived < before {
+		t.Error("it has shrunk")
+	}
+	// A box that was never counted counts from when it was made.
+	must(t, b.history.Append(history.Entry{Tenant: "t", Session: "a", Period: true, Gone: true}))
+	must(t, b.history.Close())
+	b.restart()
+	s := b.session(keyA)
+	if since := s.meter.since.Sub(s.record.BoxSince).Abs(); s.record.BoxSince.IsZero() || since > time.Second {
+		t.Errorf("it counts from %v after its box was made", since)
+	}
+
+	// A lost box is counted until its loss, and its successor on.
+	b.ensure(keyB, policy.Request{})
+	b.aged(keyB, 20*time.Second)
+	b.boxOf(keyB).Die()
+	b.eventually("the loss is counted", func() bool { return b.used("b").Lived >= 20000 })
+	b.exec(keyB, "true")
+	b.aged(keyB, 5*time.Second)
+	must(t, b.Remove(ctx, me, keyB))
+	near(float64(b.used("b").Lived)/1000, 25, "life of a removed session")
+	if !b.history.Metered("t", "b", "x").IsZero() {
+		t.Error("a meter is left")
+	}
+}
+
+// TestUnsampledMemory: a program that nobody has looked at counts with its peak.
+func TestUnsampledMemory(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	s, peak := b.session(keyA), int64(2<<30)
+	r := engine.Receipt{Wall: 3 * time.Second, MemoryPeak: &peak}
+	if got := s.unsampled(time.Now(), &r); got != history.MemoryTime(2<<30, 3*time.Second) {
+		t.Errorf("%d", got)
+	}
+	if got := s.unsampled(time.Now(), &engine.Receipt{Wall: time.Second}); got != 0 {
+		t.Errorf("without a figure: %d", got)
+	}
+	started := time.Now()
+	s.look()
+	if got := s.unsampled(started, &r); got != 0 {
+		t.Errorf("seen: %d", got)
+	}
+	s.count(true)
+	if got := s.unsampled(started, &r); got != 0 {
+		t.Errorf("seen, and its box has ended: %d", got)
+	}
+	if got := s.unsampled(time.Now(), &r); got == 0 {
+		t.Error("not seen, and its box has ended")
 	}
 }

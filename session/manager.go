@@ -35,7 +35,8 @@ type Manager struct {
 	volumes    volumes
 	history    *history.Store
 	named      namedVolumes
-	noShares   atomic.Bool // the host cannot limit directories: see limitShare
+	counted    atomic.Int64 // when usage was last counted for somebody, on the clock of now
+	noShares   atomic.Bool  // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc

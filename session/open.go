@@ -81,6 +81,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	m.spawn(m.expire)
 	m.spawn(m.sweepTrash)
 	m.spawn(m.measureAll)
+	m.spawn(m.meterBoxes)
 	if o.MinFree > 0 {
 		m.spawn(m.guard)
 	}
@@ -141,6 +142,7 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 		err = m.stopAll(ctx)
 	}
 	m.join()
+	m.countBoxes()
 	m.events.close()
 	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reports its error
 	return errors.Join(err, m.noteLast(), m.history.Close(), m.store.close(), m.workspaces.Close(), m.lock.Close())

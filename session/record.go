@@ -35,6 +35,8 @@ type sessionRecord struct {
 	// before. So if the creation fails, its content belongs to no other session.
 	Fresh     bool      `json:"fresh,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
+	// BoxSince is when the box was made; zero in records of older builds.
+	BoxSince time.Time `json:"box_since,omitzero"`
 	// Retained: a TTL has ended the session, or is ending it, and it stays for its workspace.
 	Retained *retention `json:"retained,omitempty"`
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how

@@ -184,8 +184,16 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 		}
 	}
 	if box != nil {
+		until := m.history.Metered(s.key.Tenant, s.key.ID, box.ID())
 		s.mu.Lock()
 		s.box = box
+		if until.IsZero() {
+			until = s.record.BoxSince
+		}
+		if until.IsZero() { // of an older build
+			until = time.Now()
+		}
+		s.beginMeterLocked(box, until)
 		s.mu.Unlock()
 		m.counters.adopted.Add(1)
 		s.publish(EventAdopted, system, "", map[string]any{"generation": s.record.Generation})

@@ -199,6 +199,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	for _, p := range list {
 		p.drop(ctx)
 	}
+	s.forgetMeter()
 	s.releaseQuota()
 	kind, counter := EventRemoved, &s.m.counters.removed
 	if r.expired {

@@ -114,6 +114,7 @@ func (s *session) clearBox(ctx context.Context) error {
 		s.markProcessesLost()
 		close(s.settled)
 	}
+	s.count(true)
 	s.mu.Lock()
 	box, id, list := s.box, s.record.Box, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest

@@ -23,7 +23,8 @@ type session struct {
 	armed    atomic.Bool  // the heap has a deadline for this session, not later than its own
 	at       *deadline    // guarded by m.mu
 
-	usage workspaceUse
+	usage    workspaceUse
+	metering sync.Mutex // one counting of its box at a time; see meter.go
 
 	// settled is closed when it is known what an earlier manager left of the session; see
 	// takeOver. It is replaced only before the session is shared.
@@ -45,6 +46,7 @@ type session struct {
 	recording *recording     // last attempt to record that the box runs; nil if the box was taken over
 	attempt   *attempt       // attempt under way to take over the box; nil if there is none
 	made      bool           // the session has had a box
+	meter     meter          // of the box
 
 	// What runs in it.
 	uses      int // calls that use it now

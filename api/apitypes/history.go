@@ -55,6 +55,9 @@ type UsageRow struct {
 	Wall         Duration `json:"wall" doc:"Seconds between start and end, added up."`
 	IOReadBytes  int64    `json:"io_read_bytes" doc:"From block devices."`
 	IOWriteBytes int64    `json:"io_write_bytes" doc:"To block devices."`
+	// A Duration is too short for all sessions of a large tenant.
+	SessionTime      float64 `json:"session_time" doc:"For how long sessions have had a box, added up: seconds of wall time."`
+	MemoryGiBSeconds float64 `json:"memory_gib_seconds" doc:"Memory of their boxes multiplied with time."`
 }
 
 // UsageList is what was used, by tenant and whatever else was asked for.

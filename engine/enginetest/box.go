@@ -21,6 +21,8 @@ var (
 type Box struct {
 	// Written is how many bytes the box's processes have written to disks.
 	Written atomic.Int64
+	// Memory is how many bytes it holds.
+	Memory atomic.Int64
 
 	host   *Host
 	id     string
@@ -138,8 +140,8 @@ func (l *liveBox) Done() <-chan struct{}       { return l.b.dead }
 func (l *liveBox) Spec() engine.Spec           { return l.b.Spec().WithDefaults() }
 func (l *liveBox) Events() <-chan engine.Event { return l.b.events }
 func (l *liveBox) Usage() (engine.Usage, error) {
-	n := l.b.Written.Load()
-	return engine.Usage{Written: &n}, nil
+	n, memory := l.b.Written.Load(), l.b.Memory.Load()
+	return engine.Usage{Written: &n, Memory: &memory}, nil
 }
 func (l *liveBox) Ports() ([]engine.Port, error) {
 	l.b.mu.Lock()

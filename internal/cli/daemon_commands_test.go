@@ -29,7 +29,7 @@ func TestLists(t *testing.T) {
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
 	history := apitypes.History{Execs: []apitypes.ExecRecord{{ID: 12, Session: "s1", Verdict: "oom", Signal: "SIGKILL", Argv: []string{"sh", "-c", "evil\x1b[2J"},
 		Stdout: "first\nlast\n", StdoutMissing: &apitypes.Missing{Offset: 6, Bytes: 99}}}}
-	usage := apitypes.UsageList{Usage: []apitypes.UsageRow{{Tenant: "default", User: "a,b", Execs: 3, CPU: apitypes.Duration(1500 * time.Millisecond), IOWriteBytes: 2048}}}
+	usage := apitypes.UsageList{Usage: []apitypes.UsageRow{{Tenant: "default", User: "a,b", Execs: 3, CPU: apitypes.Duration(1500 * time.Millisecond), IOWriteBytes: 2048, SessionTime: 90, MemoryGiBSeconds: 1.25}}}
 	d := newFakeDaemon(t, answers(t, map[string]any{
 		"GET /v1/sessions":                            apitypes.SessionList{Sessions: []apitypes.Session{session}},
 		"GET /v1/sessions/s1":                         session,
@@ -55,8 +55,8 @@ func TestLists(t *testing.T) {
 		{"history s1", 0, []string{"ID\tENDED\tSESSION", "12\t", "\ts1\toom\tSIGKILL\t", "sh -c evil?[2J"}},
 		{"history s1 --output", 0, []string{" s1 oom SIGKILL sh -c evil?[2J\nfirst\n\n[99 bytes are missing]\nlast\n"}},
 		{"history s1 -q", 0, []string{"12\n"}},
-		{"usage", 0, []string{"TENANT\tEXECS\tPROCESSES\tCPU\tWALL\tREAD\tWRITTEN\ndefault\t3\t0\t1.50 s\t0.00 ms\t0 B\t2 KiB\n"}},
-		{"usage --by user --csv", 0, []string{"tenant,user,execs,processes,cpu,wall,read,written\ndefault,\"a,b\",3,0,1.5,0,0,2048\n"}},
+		{"usage", 0, []string{"TENANT\tEXECS\tPROCESSES\tCPU\tWALL\tREAD\tWRITTEN\tSESSION TIME\tGIB-SECONDS\ndefault\t3\t0\t1.50 s\t0.00 ms\t0 B\t2 KiB\t1m30s\t1.2\n"}},
+		{"usage --by user --csv", 0, []string{"tenant,user,execs,processes,cpu,wall,read,written,session_time,memory_gib_seconds\ndefault,\"a,b\",3,0,1.5,0,0,2048,90,1.25\n"}},
 		{"status", 1, []string{"available", "no: the launcher is gone"}},
 		{"status --json", 1, []string{`"available":false`}},
 		{"top --once", 0, []string{"s1", "0 B", "64 MiB"}},

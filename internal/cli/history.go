@@ -150,7 +150,8 @@ func (a *App) newUsage() *cobra.Command {
 		Use:   "usage [flags]",
 		Short: "Show what commands and processes have used",
 		Long: `Show what commands and managed processes that have ended have used: processor time, the
-time that they ran, and bytes read from and written to disks, by tenant and day (UTC).
+time that they ran, and bytes read from and written to disks; and for how long sessions
+have had a box, with its memory multiplied with that time, by tenant and day (UTC).
 Users are the label "user" of sessions.`,
 		Example: `  boxd usage
   boxd usage --by user --by day --from 2026-01-01 --csv`,
@@ -196,11 +197,12 @@ Users are the label "user" of sessions.`,
 // usageRows are the rows of a table with a head, for programs in seconds and bytes.
 func usageRows(list []apitypes.UsageRow, by []string, plain bool) [][]string {
 	parts := slices.DeleteFunc([]string{"day", "profile", "user", "session"}, func(part string) bool { return !slices.Contains(by, part) })
-	head := slices.Concat([]string{"tenant"}, parts, []string{"execs", "processes", "cpu", "wall", "read", "written"})
+	head := slices.Concat([]string{"tenant"}, parts, []string{"execs", "processes", "cpu", "wall", "read", "written", "session_time", "memory_gib_seconds"})
 	if !plain {
 		for i := range head {
-			head[i] = strings.ToUpper(head[i])
+			head[i] = strings.ToUpper(strings.ReplaceAll(head[i], "_", " "))
 		}
+		head[len(head)-1] = "GIB-SECONDS"
 	}
 	rows := [][]string{head}
 	for _, u := range list {
@@ -222,6 +224,11 @@ func usageRows(list []apitypes.UsageRow, by []string, plain bool) [][]string {
 			} else {
 				row = append(row, spec.FormatSize(n))
 			}
+		}
+		if life := time.Duration(min(u.SessionTime, 1<<33) * float64(time.Second)); plain {
+			row = append(row, strconv.FormatFloat(u.SessionTime, 'f', -1, 64), strconv.FormatFloat(u.MemoryGiBSeconds, 'f', -1, 64))
+		} else {
+			row = append(row, life.Round(100*time.Millisecond).String(), strconv.FormatFloat(u.MemoryGiBSeconds, 'f', 1, 64))
 		}
 		rows = append(rows, row)
 	}
