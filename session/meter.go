@@ -8,8 +8,8 @@ import (
 )
 
 // The memory of a box that is used is looked at every sampleEvery, and the life of each box is counted
-// every meterEvery: an abrupt end of the host loses at most that. A box that is not used is looked at
-// when it is counted.
+// every meterEvery: an abrupt end of the host loses at most that. A box that is not used is looked
+// at soon after it was made, and when it is counted.
 const (
 	sampleEvery = 10 * time.Second
 	meterEvery  = time.Minute
@@ -24,7 +24,7 @@ type meter struct {
 	box     engine.LiveBox // nil: there is none
 	since   time.Time      // up to when it has been counted
 	at      time.Time      // up to when memory has been added up
-	memory  int64          // from since to at, in MiB·ms
+	memory  int64          // up to then and not counted yet, in MiB·ms
 	level   int64          // bytes at the last look; below 0: not known
 	looked  time.Time      // when that was; stays when the box has ended
 	looking bool           // somebody is looking
@@ -38,14 +38,14 @@ func (s *session) beginMeterLocked(box engine.LiveBox, since time.Time) {
 	s.meter = meter{box: box, since: since, at: since, looked: since, level: -1}
 }
 
-// advance adds up memory until now, when the box has level bytes. It is taken to have changed evenly.
-func (m *meter) advance(level int64) {
-	now := time.Now()
+// advance adds up memory until now, when the box has level bytes. It is taken to have changed evenly,
+// and not at all before the first look.
+func (m *meter) advance(now time.Time, level int64) {
 	before := m.level
 	if before < 0 {
 		before = level
 	}
-	m.memory += history.MemoryTime((max(0, before)+max(0, level))/2, now.Sub(m.at))
+	m.memory += history.MemoryTime((before+level)/2, now.Sub(m.at))
 	m.at = now
 }
 
@@ -71,7 +71,7 @@ func (s *session) look() bool {
 		}
 		m.looking = false
 		if err == nil && u.Memory != nil { // otherwise the level stays as it was
-			m.advance(*u.Memory)
+			m.advance(time.Now(), *u.Memory)
 			m.level, m.looked = *u.Memory, m.at
 		}
 	}()
@@ -97,13 +97,16 @@ func (s *session) count(ended bool) {
 		s.mu.Unlock()
 		return
 	}
-	s.meter.advance(s.meter.level)
+	now := time.Now()
+	if s.meter.level >= 0 { // otherwise the first look counts it
+		s.meter.advance(now, s.meter.level)
+	}
 	m, resolved := s.meter, s.record.Resolved
 	if ended {
 		s.meter = meter{looked: m.looked} // which the ends of its processes ask for
 	}
 	s.mu.Unlock()
-	lived := m.at.Sub(m.since).Truncate(time.Millisecond) // the rest is part of the next period
+	lived := now.Sub(m.since).Truncate(time.Millisecond) // the rest is part of the next period
 	e := s.m.entry(s.key, resolved, nil)
 	e.Box, e.Period, e.Memory = m.box.ID(), true, m.memory
 	e.EndedAt = time.Now().Add(-time.Since(m.since.Add(lived))).Round(0)
@@ -162,7 +165,7 @@ func (m *Manager) measureBoxes(all bool) {
 	answers := true
 	for _, s := range m.all("") {
 		s.mu.Lock()
-		used := s.uses > 0 || s.running > 0
+		used := s.uses > 0 || s.running > 0 || s.meter.level < 0
 		s.mu.Unlock()
 		if answers && (all || used) {
 			answers = s.look()
