@@ -42,7 +42,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 			return ExecResult{}, err
 		}
 	}
-	if err := m.throttle.Admit(key.Tenant, c.Limits, policy.ExecRate); err != nil {
+	if err := m.admitRun(c, key, a); err != nil {
 		return ExecResult{}, err
 	}
 	u, err := m.acquireEarly(ctx, c, key, a)
@@ -102,6 +102,17 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		e.Collect(ctx, u.s.forAccess(u.box, nil))
 	}
 	return m.finishExec(c, u, run, res, err, took)
+}
+
+// admitRun counts a command or process that is about to start in session key, unless the session is
+// missing and is not created: then nothing starts.
+func (m *Manager) admitRun(c Caller, key Key, a *asked) error {
+	if a == nil {
+		if _, err := m.find(key); err != nil {
+			return err
+		}
+	}
+	return m.throttle.Admit(key.Tenant, c.Limits, policy.ExecRate)
 }
 
 // startError adds the program's name to the error of a command that could not be started,

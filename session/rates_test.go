@@ -70,6 +70,9 @@ func TestRates(t *testing.T) {
 		t.Error("a refused rate is in the audit log")
 	}
 
+	if _, err := b.Exec(ctx, me, Key{"t", "none"}, nil, Exec{Args: []string{"true"}}); !errors.Is(err, ErrNotFound) { // is not counted
+		t.Error(err)
+	}
 	b.launch(keyA, "p", "sleep", "99")
 	b.exec(keyB, "true")
 	if _, err := b.Exec(ctx, me, keyB, nil, Exec{Args: []string{"true"}}); !errors.As(err, &rate) || rate.Kind != policy.ExecRate || rate.PerSecond != slow || rate.Burst != 3 {

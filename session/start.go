@@ -39,7 +39,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	if err != nil {
 		return ProcessView{}, err
 	}
-	if err := m.throttle.Admit(key.Tenant, c.Limits, policy.ExecRate); err != nil {
+	if err := m.admitRun(c, key, a); err != nil {
 		return ProcessView{}, err
 	}
 	u, err := m.acquire(ctx, c, key, a)
