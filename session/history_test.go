@@ -2,11 +2,14 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -214,4 +217,59 @@ func TestHistoryOfLostBox(t *testing.T) {
 		}
 		b.restart()
 	}
+}
+
+// What a process has used is counted once if its box is removed under it, also where the daemon dies at
+// any step of that.
+func TestUsageOfProcessesOfARemovedBox(t *testing.T) {
+	for _, op := range []string{"", "kill", "remove", "removed"} { // the step at which the daemon dies
+		b := open(t)
+		p := b.launch(keyA, "p", "serve")
+		b.host.Box(p.View().Box).Process(p.View().Key).Use(3 * time.Second)
+		if op != "" {
+			b.crashDuring(op, func() { b.Remove(ctx, me, keyA) })
+			b.start()
+		} else {
+			must(t, b.Remove(ctx, me, keyA))
+		}
+		b.eventually("the removal", func() bool { return len(b.List("")) == 0 && len(b.host.IDs()) == 0 })
+		if u := b.UsageTotals(); len(u) != 1 || u[0].Processes != 1 || u[0].CPU != 3*time.Second {
+			t.Errorf("after dying at %q: %+v", op, u)
+		}
+	}
+
+	// A persistent session whose daemon stops.
+	b := open(t)
+	p := b.supervise(ProcessSettings{Restart: "on-failure"}, "serve")
+	b.truth().Use(3 * time.Second)
+	must(t, b.Close(ctx, true))
+	if v := p.View(); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.Signal != 0 || !v.RestartAt.IsZero() {
+		t.Errorf("%+v", v)
+	}
+	b.start()
+	if u := b.UsageTotals(); len(u) != 1 || u[0].Processes != 1 || u[0].CPU != 3*time.Second {
+		t.Errorf("after a stop of the daemon: %+v", u)
+	}
+}
+
+// crashDuring calls fn, and kills the manager at an operation of its engine.
+func (b *bench) crashDuring(op string, fn func()) {
+	reached, ended := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(reached) })
+	b.host.SetHook(func(ctx context.Context, at, _ string) error {
+		if at != op {
+			return nil
+		}
+		once()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	go func() {
+		defer close(ended)
+		fn()
+	}()
+	await(b.t, reached, op)
+	b.crash()
+	<-ended
+	b.host.SetHook(nil)
 }

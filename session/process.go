@@ -20,6 +20,7 @@ type Process struct {
 	live     engine.ManagedProcess // nil until it runs, and after a restart if the box was lost
 	ending   bool                  // its end is being recorded
 	stopped  bool                  // a stop was requested
+	cleared  bool                  // it was killed because its box is to be removed
 	launched bool                  // the record that it runs was handed to the store
 	dropped  bool                  // it was removed or replaced
 	overDisk error                 // why the guard ended it; nil: the guard did not

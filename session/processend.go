@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -37,6 +38,9 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	s.mu.Lock()
 	p.ending = true
 	live := p.live
+	if p.cleared && res.Signal == syscall.SIGKILL { // also a process that was short of memory before
+		res.Verdict, res.Signal, res.Limit = engine.BoxLost, 0, ""
+	}
 	failure := p.failureOf(diskQuotaResult(res, p.overDisk))
 	s.mu.Unlock()
 	var output string
