@@ -30,6 +30,9 @@ type Process struct {
 	successor *Process
 	restarted chan struct{}
 	halted    bool // its restart is being cancelled
+	// reserved returns the reservation in quotas of a process that waits for its restart. It is nil
+	// while the next process has it.
+	reserved func()
 
 	release func() // returns its reservation in quotas; only of a running process found at Open
 
