@@ -181,6 +181,62 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// Probes count, and stop when the budget of the day is used up, which says nothing about the process. They
+// are not in the history.
+func TestBudgetOfProbes(t *testing.T) {
+	for _, r := range []*spec.Ready{
+		{Command: []string{"exit", "0"}, LiveEvery: seconds(10)},
+		{HTTP: "80/", LiveEvery: seconds(10)},
+	} {
+		bubble(t, func(b *bench) {
+			b.Close(ctx, false)
+			b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 5}}}
+			b.start()
+			b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
+			b.boxOf(keyA).Serve(func(_, _ string) string { return "HTTP/1.1 200 OK\r\n\r\n" })
+			ran := int64(0)
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
+				if op == "start" {
+					ran++
+				}
+				return nil
+			})
+			b.supervise(ProcessSettings{Ready: r, Restart: "on-failure"}, "serve")
+			want, execs := int64(5), int64(5)
+			if r.HTTP != "" { // no command of the tenant
+				want, execs = 31, 0
+			}
+			time.Sleep(3 * time.Minute)
+			b.restart()
+			time.Sleep(2*time.Minute + time.Second)
+			b.wantState(ProcessReady)
+			if r.HTTP == "" && ran != want || ran < want {
+				t.Errorf("%+v: %d probes, want %d", r, ran, want)
+			}
+			var u history.UsageQuery
+			u.By.Session = true
+			list, err := b.Usage(u)
+			if err != nil || len(list) != 1 || list[0].Execs != execs || list[0].Processes != 0 || list[0].Session != "a" {
+				t.Errorf("%+v: %+v, %v", r, list, err)
+			}
+			if got := b.ran("a"); len(got) != 0 {
+				t.Errorf("in the history: %+v", got)
+			}
+		})
+	}
+	// A process that cannot be probed does not become ready, and the reason is named.
+	bubble(t, func(b *bench) {
+		b.Close(ctx, false)
+		b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 5}}}
+		b.start()
+		p := b.supervise(ProcessSettings{Ready: &spec.Ready{Command: []string{"exit", "1"}, Timeout: seconds(30)}}, "serve")
+		_, err := p.WaitReady(ctx)
+		if failed, ok := errors.AsType[*NotReadyError](err); !ok || !strings.Contains(failed.Failure, "execs_per_day") {
+			t.Error(err)
+		}
+	})
+}
+
 // TestHistoryIsFirst: whoever is told that a command has ended finds it in the history.
 func TestHistoryIsFirst(t *testing.T) {
 	b := open(t)

@@ -205,6 +205,38 @@ func TestNeverReady(t *testing.T) {
 	}
 }
 
+// A launcher that is away says nothing about a process, also where its time is over meanwhile.
+func TestReadyWithoutLauncher(t *testing.T) {
+	for _, away := range []int{20, 40} { // seconds, of the 30 that the process has
+		bubble(t, func(b *bench) {
+			p := b.supervise(ProcessSettings{Ready: &spec.Ready{Command: []string{"true"}, Timeout: seconds(30)}}, "serve")
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
+				if op == "start" && time.Since(p.View().StartedAt) < time.Duration(away)*time.Second {
+					time.Sleep(3 * time.Second) // the patience of an engine
+					return engine.ErrNoLauncher
+				}
+				return nil
+			})
+			if _, err := p.WaitReady(ctx); err != nil || p.View().ReadyAt.Sub(p.View().StartedAt) < time.Duration(away)*time.Second {
+				t.Errorf("away for %d s: %v, %+v", away, err, p.View())
+			}
+		})
+	}
+	bubble(t, func(b *bench) { // the process fails all the same
+		p := b.supervise(ProcessSettings{Ready: &spec.Ready{Command: []string{"exit", "3"}, Timeout: seconds(30)}}, "serve")
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
+			if op == "start" && time.Since(p.View().StartedAt) < 40*time.Second {
+				return engine.ErrNoLauncher
+			}
+			return nil
+		})
+		_, err := p.WaitReady(ctx)
+		if took := p.View().EndedAt.Sub(p.View().StartedAt); err == nil || !strings.Contains(err.Error(), "exited with 3") || took > 50*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
 func TestEndBeforeReady(t *testing.T) {
 	bubble(t, func(b *bench) {
 		p := b.supervise(ProcessSettings{Ready: onPort}, "say", "bad flag\n")

@@ -85,10 +85,18 @@ func (s *Store) store(items []item) error {
 		items := slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.entry.Seq <= applied })
 		of := map[string]int{} // entries of each session that follow
 		for _, it := range items {
-			of[string(join(it.entry.Tenant, it.entry.Session))]++
+			if it.entry.Probe == "" {
+				of[string(join(it.entry.Tenant, it.entry.Session))]++
+			}
 		}
 		for _, it := range items {
 			applied = it.entry.Seq
+			if it.entry.Probe != "" {
+				if err := b.count(&it.entry); err != nil {
+					return err
+				}
+				continue
+			}
 			session := string(join(it.entry.Tenant, it.entry.Session))
 			of[session]--
 			if err := b.put(it, of[session] < s.o.SessionEntries); err != nil {

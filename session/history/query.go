@@ -47,7 +47,7 @@ func (s *Store) List(q Query) (list []Entry, more bool, err error) {
 		for _, it := range pending {
 			e := &it.entry
 			mine := (q.Tenant == "" || e.Tenant == q.Tenant) && (q.Session == "" || e.Session == q.Session)
-			if mine && e.Seq > applied && q.matches(e.Seq, e.EndedAt.UnixNano(), string(e.Result.Verdict)) {
+			if mine && e.Probe == "" && e.Seq > applied && q.matches(e.Seq, e.EndedAt.UnixNano(), string(e.Result.Verdict)) {
 				found = append(found, sized{*e, int64(len(it.body))})
 			}
 		}
