@@ -124,8 +124,8 @@ func (n *namedVolumes) records() (list []volumeRecord) {
 }
 
 // claim makes key a session of the volumes among mounts, in addition to those that it has.
-// It claims all or none.
-func (n *namedVolumes) claim(key Key, mounts []engine.Mount) error {
+// It claims all or none. asked may have the names of volumes that do not exist any more.
+func (n *namedVolumes) claim(key Key, mounts []engine.Mount, asked []spec.VolumeWish) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range mounts {
@@ -134,7 +134,15 @@ func (n *namedVolumes) claim(key Key, mounts []engine.Mount) error {
 		}
 		v := n.all[m.Volume]
 		if v == nil || v.record.Removing {
-			return &engine.FieldError{Field: "volume", Value: m.Volume, Rule: "was removed meanwhile: create it, or leave it out"}
+			gone := &engine.FieldError{Field: "volume", Value: "at " + m.Target, Rule: "was removed meanwhile: create it, or leave it out"}
+			i := slices.IndexFunc(asked, func(w spec.VolumeWish) bool { return policy.VolumeID(key.Tenant, w.Name) == m.Volume })
+			switch {
+			case v != nil:
+				gone.Value = spec.Quote(v.record.Name)
+			case i >= 0:
+				gone.Value = spec.Quote(asked[i].Name)
+			}
+			return gone
 		}
 		for other, writes := range n.holders[m.Volume] {
 			if other != key && (writes || !m.ReadOnly) {
@@ -206,7 +214,7 @@ func (s *session) takeVolumes(ctx context.Context, c Caller, field string, asked
 			}
 		}
 	}
-	return s.m.named.claim(s.key, mounts)
+	return s.m.named.claim(s.key, mounts, asked)
 }
 
 // settleVolumes makes the volumes that the session has those of its record. The caller holds

@@ -24,7 +24,11 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 	case rec.State == Stopping:
 		s.removing = true
 		s.cancel()
-		s.markProcessesLost()
+		if exists {
+			s.settled = make(chan struct{}) // clearBox ends its processes
+		} else {
+			s.markProcessesLost()
+		}
 		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil}
 		r.m.spawn(func() { s.teardown(left) })
 		return nil

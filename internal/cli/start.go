@@ -157,6 +157,9 @@ func (f *startFlags) readiness(cmd *cobra.Command) (*spec.Ready, error) {
 		}
 		return nil, nil
 	}
+	if f.ready.Port == 0 && f.ready.Line+f.ready.HTTP+f.readyCommand == "" {
+		return nil, &engine.FieldError{Field: probes[0], Value: spec.Quote(cmd.Flags().Lookup(probes[0][2:]).Value.String()), Rule: "must not be empty or 0: say what to wait for"}
+	}
 	r := f.ready
 	if cmd.Flags().Changed("ready-command") {
 		r.Command = []string{"/bin/sh", "-c", f.readyCommand}

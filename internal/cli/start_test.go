@@ -34,6 +34,8 @@ func TestStartReady(t *testing.T) {
 		"--ready-timeout 1s":             "--ready-timeout needs --ready-line",
 		"--ready-port 1 --ready-line x":  "--ready-port with --ready-line: cannot be used together",
 		"--ready-port x":                 "--ready-port",
+		"--ready-port 0":                 "--ready-port \"0\": must not be empty or 0",
+		"--ready-line=":                  "--ready-line \"\": must not be empty",
 		"--ready-port 1 --live-every 0s": "--live-every",
 	} {
 		args := append(strings.Fields("start s --id p "+flags), "--", "x")
