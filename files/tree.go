@@ -74,10 +74,15 @@ func pack(ctx context.Context, box engine.Box, o Options, path string, q proto.P
 	// What is in an archive besides the content of files can be as large as their content: an
 	// empty file takes a block or two.
 	r := request{verb: "packing", path: path, args: []string{"pack", path, string(option)}, out: &bounded{w: out, left: 4*q.MaxBytes + proto.MaxChunk}}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	checked := make(chan error, 1)
 	go func() {
 		err := readTree(in, q.MaxBytes, each)
-		in.CloseWithError(cmp.Or(err, io.ErrClosedPipe)) // the box is not waited for any longer
+		in.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
+		if err != nil {
+			cancel(err) // nothing more is expected of the box
+		}
 		checked <- err
 	}()
 	reply, err := r.run(ctx, box, o)
