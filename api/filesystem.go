@@ -325,7 +325,7 @@ func (c *call) watchFiles() error {
 	if err != nil {
 		return err
 	}
-	return c.inBox(session.Access{Action: "file-watch", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-watch", Path: c.query("path"), Watch: true}, func(box engine.LiveBox, path string) error {
 		ctx, cancel := c.untilStopped()
 		defer cancel()
 		stream := &changeStream{c: c}

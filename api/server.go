@@ -86,6 +86,7 @@ type Server struct {
 	relays  chan struct{} // holds a token for each open relay
 	// How many requests and relays one tenant may have open.
 	requestShare, relayShare *share
+	outputs                  *outputBudget
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc
@@ -113,6 +114,7 @@ func New(o Options) *Server {
 		opt: o, log: o.Logger, metrics: o.Metrics, started: time.Now(),
 		relays:       make(chan struct{}, o.MaxRelays),
 		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays),
+		outputs: newOutputBudget(),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)

@@ -49,6 +49,7 @@ type session struct {
 	// What runs in it.
 	uses      int // calls that use it now
 	execs     int
+	watches   int  // of directories; see MaxWatches
 	running   int  // managed processes that have not ended
 	waiting   int  // ended ones that wait for their restart
 	exempt    bool // the running and waiting ones exempt the session from the idle TTL

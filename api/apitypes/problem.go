@@ -10,7 +10,7 @@ type Problem struct {
 	Code      string     `json:"code" doc:"The kind of error as one stable word."`
 	Field     string     `json:"field,omitempty" doc:"The field of the request that is wrong."`
 	Conflicts []Conflict `json:"conflicts,omitempty" doc:"Fields in which the live session differs from the request."`
-	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus, workspace_bytes, volumes or volume_bytes."`
+	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus, workspace_bytes, volumes, volume_bytes or watches."`
 	Scope     string     `json:"scope,omitempty" doc:"Whose quota: tenant or global."`
 	Value     string     `json:"value,omitempty" doc:"Value of that quota, in its unit."`
 	InUse     string     `json:"in_use,omitempty" doc:"How much of it is in use."`
