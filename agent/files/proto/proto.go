@@ -110,7 +110,13 @@ type Unpack struct {
 	Globs    []string `json:"globs,omitempty"` // none: everything
 	MaxBytes int64    `json:"max_bytes"`       // of all files together; more is EFBIG
 	Parents  bool     `json:"parents,omitempty"`
+	// Outside is a directory that the archive must not be unpacked into, nor into one below it;
+	// that is Inside.
+	Outside string `json:"outside,omitempty"`
 }
+
+// Inside is the error of [Unpack].Outside. No system call of an operation returns it.
+const Inside = syscall.EDEADLK
 
 // Tree counts what was unpacked.
 type Tree struct {
