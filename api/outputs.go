@@ -102,9 +102,20 @@ func (c *call) collectOutputs(tenant string, patterns []string, e *session.Exec)
 	if len(patterns) == 0 {
 		return o, nil
 	}
-	since, err := linux.FileTime()
-	if err != nil {
-		return nil, err
+	var since time.Time
+	mark := func() (err error) { since, err = linux.FileTime(); return err }
+	if e.Code == nil {
+		if err := mark(); err != nil {
+			return nil, err
+		}
+	} else { // the files of the request are no outputs, unless the program changes them
+		write := e.Code.Write
+		e.Code.Write = func(ctx context.Context, box engine.LiveBox, name string) error {
+			if err := write(ctx, box, name); err != nil {
+				return err
+			}
+			return mark()
+		}
 	}
 	user, dir := e.User, cmp.Or(e.Dir, ".")
 	e.Collect = func(ctx context.Context, box engine.LiveBox) {

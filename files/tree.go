@@ -242,6 +242,9 @@ type UnpackOptions struct {
 	Globs []string // as in PackOptions
 	// MakeParents creates the directory, and those above it, if it is missing.
 	MakeParents bool
+	// New, if not 0, holds the permission bits with which the directory is made. An existing one
+	// is fs.ErrExist.
+	New uint32
 	// MaxBytes limits the archive, and the content of its files; 0 means DefaultSize. More
 	// is ErrTooLarge.
 	MaxBytes int64
@@ -267,10 +270,10 @@ type Tree struct {
 // As in Write, one call of content.Read may still be in progress after an error.
 func Unpack(ctx context.Context, box engine.Box, o Options, path string, content io.Reader, u UnpackOptions) (Tree, error) {
 	most := cmp.Or(u.MaxBytes, DefaultSize)
-	if err := errors.Join(notNegative("max_bytes", most), checkGlobs("glob", u.Globs)); err != nil {
+	if err := errors.Join(notNegative("max_bytes", most), checkMode(u.New), checkGlobs("glob", u.Globs)); err != nil {
 		return Tree{}, err
 	}
-	option, err := json.Marshal(proto.Unpack{Globs: u.Globs, MaxBytes: most, Parents: u.MakeParents, Outside: u.outside})
+	option, err := json.Marshal(proto.Unpack{Globs: u.Globs, MaxBytes: most, Parents: u.MakeParents, New: u.New, Outside: u.outside})
 	if err != nil {
 		return Tree{}, err
 	}

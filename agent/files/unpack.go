@@ -49,6 +49,11 @@ func (o *operation) unpack() (proto.Reply, error) {
 			return proto.Reply{}, err
 		}
 	}
+	if q.New != 0 {
+		if err := makeDir(o.path, q.New); err != nil {
+			return proto.Reply{}, err
+		}
+	}
 	root, err := os.OpenRoot(o.path)
 	if err != nil {
 		return proto.Reply{}, err
