@@ -2,8 +2,10 @@ package api
 
 import (
 	"cmp"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -268,8 +270,22 @@ func (c *call) renameFile() error {
 
 func (c *call) packFiles() error {
 	p := files.PackOptions{Globs: c.values["glob"], MaxBytes: c.s.opt.MaxTree}
+	out := &lazyWriter{c: c, kind: tarball}
+	c.w.Header().Set("Vary", "Accept-Encoding")
 	return c.inBoxUntilGone(session.Access{Action: "file-pack", Path: c.query("path")}, func(ctx context.Context, box engine.LiveBox, path string) error {
-		return files.Pack(ctx, box, files.Options{Timeout: contentTimeout}, path, p, &lazyWriter{c: c, kind: tarball})
+		o := files.Options{Timeout: contentTimeout}
+		if !acceptsGzip(c.r) {
+			return files.Pack(ctx, box, o, path, p, out)
+		}
+		out.encoding = "gzip"
+		z, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+		if err != nil {
+			return err
+		}
+		if err := files.Pack(ctx, box, o, path, p, z); err != nil {
+			return err
+		}
+		return z.Close()
 	})
 }
 
@@ -284,8 +300,15 @@ func (c *call) unpackFiles() error {
 	}
 	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
 	defer body.close()
+	archive, err := c.gunzipped(body)
+	if err != nil {
+		return err
+	}
 	return c.inBoxUntilGone(session.Access{Action: "file-unpack", Path: c.query("path"), Write: true}, func(ctx context.Context, box engine.LiveBox, path string) error {
-		tree, err := files.Unpack(ctx, box, files.Options{Timeout: contentTimeout}, path, body, o)
+		tree, err := files.Unpack(ctx, box, files.Options{Timeout: contentTimeout}, path, archive, o)
+		if bad, ok := errors.AsType[*engine.FieldError](err); ok && bad.Field == "archive" && archive == io.Reader(body) {
+			bad.Rule += ", or have the header Content-Encoding: gzip"
+		}
 		if err != nil {
 			return err
 		}
