@@ -21,7 +21,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// maxCodeFiles bounds the files of one request: each is a command in the box.
+// maxCodeFiles bounds the files of one request: each with an absolute path is a command in the box.
 const maxCodeFiles = 64
 
 // code runs source code. It is an exec whose command the session's profile knows, with the
