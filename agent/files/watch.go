@@ -1,7 +1,6 @@
 package files
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -133,7 +132,10 @@ func (w *watcher) unwatchable(p string, err error) error {
 	if p != "" && (errors.Is(err, unix.EACCES) || ignoreGone(err) == nil) {
 		return nil
 	}
-	return &stepError{"watching", shorten(cmp.Or(p, ".")), err}
+	if p == "" {
+		return err
+	}
+	return &stepError{"watching", shorten(p), err}
 }
 
 // forget stops watching the directory at p and those below it.

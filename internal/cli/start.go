@@ -128,7 +128,7 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			request.Session = spec
 			p, err := c.Start(ctx, names[0], request)
 			if failed, ok := errors.AsType[*client.Error](err); ok && failed.Output != "" {
-				fmt.Fprintln(a.Stderr, strings.TrimRight(failed.Output, "\n"))
+				fmt.Fprintln(a.Stderr, printableLines(strings.TrimRight(failed.Output, "\n")))
 			}
 			if err == nil && f.json {
 				err = writeJSON(a.Stdout, p)
