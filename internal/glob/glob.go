@@ -61,8 +61,7 @@ func (s Set) Begin() State {
 	return st
 }
 
-// add adds p, and the position after it if p is "**", which may stand for no directory. Callers add
-// positions in their order, so those of a pattern up to the last one are known.
+// add adds p, and the position after it if p is "**", which may stand for no directory.
 func (st *State) add(p position) {
 	names := st.set[p.pattern]
 	for {
@@ -70,8 +69,10 @@ func (st *State) add(p position) {
 			st.all = true
 			return
 		}
-		if n := len(st.at); n > 0 && st.at[n-1].pattern == p.pattern && st.at[n-1].name >= p.name {
-			return
+		for _, known := range st.at {
+			if known == p {
+				return
+			}
 		}
 		st.at = append(st.at, p)
 		if names[p.name] != "**" {

@@ -43,29 +43,6 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestManyPositions: what a name costs grows with the length of the patterns, not with its square.
-func TestManyPositions(t *testing.T) {
-	patterns := make([]string, MaxPatterns)
-	for i := range patterns {
-		patterns[i] = strings.Repeat("**/", MaxLength/3) + "x"
-	}
-	s, err := Parse(patterns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st := s.Begin().Enter("a").Enter("b")
-	seen := map[position]bool{}
-	for _, p := range st.at {
-		if seen[p] {
-			t.Fatalf("position %+v is there twice", p)
-		}
-		seen[p] = true
-	}
-	if !st.Enter("x").Matched() || st.Enter("y").Matched() || len(seen) != MaxPatterns*(MaxLength/3+1) {
-		t.Errorf("%d positions", len(seen))
-	}
-}
-
 // TestPossible: directories in which nothing can match need not be read.
 func TestPossible(t *testing.T) {
 	s, _ := Parse([]string{"src/*.go"})
@@ -85,23 +62,7 @@ func TestBadPatterns(t *testing.T) {
 	}
 }
 
-// matches is Match of one pattern by trying everything.
-func matches(pattern, names []string) bool {
-	switch {
-	case len(pattern) == 0:
-		return true
-	case pattern[0] == "**" && matches(pattern[1:], names):
-		return true
-	case len(names) == 0:
-		return false
-	case pattern[0] == "**":
-		return matches(pattern, names[1:])
-	}
-	ok, _ := path.Match(pattern[0], names[0])
-	return ok && matches(pattern[1:], names[1:])
-}
-
-// FuzzMatch: a Set agrees with matches, and without "**" with path.Match.
+// FuzzMatch: without "**", a Set agrees with path.Match.
 func FuzzMatch(f *testing.F) {
 	f.Add("a/*.go", "a/b.go")
 	f.Add("**/x/**", "x/y")
@@ -111,9 +72,6 @@ func FuzzMatch(f *testing.F) {
 			return
 		}
 		got := s.Match(name)
-		if names := strings.Split(name, "/"); strings.Count(pattern, "**") < 8 && len(names) < 16 && got != matches(s[0], names) {
-			t.Errorf("%q matches %q: %v", pattern, name, got)
-		}
 		if strings.Contains(pattern, "**") {
 			return
 		}

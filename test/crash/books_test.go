@@ -26,11 +26,13 @@ type books struct {
 	answered map[string]answer // by mark
 	due      []string          // marks in answered that audit has not checked yet
 	refused  map[string]bool   // by mark
+	runs     map[string]int    // entries of a managed process that is restarted, by mark; of others 1
 	marks    int
 
 	// Only audit uses these.
 	last  uint64              // ID of the newest entry that was read
-	found map[string]answer   // by mark
+	found map[string]answer   // by mark; the newest entry
+	count map[string]int      // of entries, by mark
 	sums  map[account]figures // of all entries
 }
 
@@ -52,7 +54,7 @@ type figures struct {
 }
 
 func newBooks(c *client.Client) *books {
-	b := &books{client: c, asked: map[string]string{}, answered: map[string]answer{}, refused: map[string]bool{}}
+	b := &books{client: c, asked: map[string]string{}, answered: map[string]answer{}, refused: map[string]bool{}, runs: map[string]int{}}
 	b.forget()
 	return b
 }
@@ -62,7 +64,7 @@ func (b *books) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.due = slices.Collect(maps.Keys(b.answered))
-	b.last, b.found, b.sums = 0, map[string]answer{}, map[account]figures{}
+	b.last, b.found, b.count, b.sums = 0, map[string]answer{}, map[string]int{}, map[account]figures{}
 }
 
 // ask returns the mark of an execution that a client is about to ask for.
@@ -75,13 +77,21 @@ func (b *books) ask(session string) string {
 	return mark
 }
 
-// askProcess returns the mark of a managed process that a client is about to start.
-func (b *books) askProcess(session, id string) string {
+// askProcess returns the mark of a managed process that a client is about to start, and that will
+// run so many times.
+func (b *books) askProcess(session, id string, runs int) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	mark := session + "/" + id
-	b.asked[mark] = session
+	b.asked[mark], b.runs[mark] = session, runs
 	return mark
+}
+
+// ran notes how many times a managed process has run.
+func (b *books) ran(mark string, runs int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.runs[mark] = runs
 }
 
 // told notes the answer about a command.
@@ -109,7 +119,7 @@ func (b *books) refuse(mark string) {
 }
 
 // audit reads the entries that are new since the last audit. It checks that every execution is there at most
-// once, as asked for, and those that were answered before the call exactly once, as answered. Clients may go on
+// once, as asked for, and those that were answered before the call exactly once, as answered; a process that was restarted once for each run. Clients may go on
 // meanwhile.
 func (b *books) audit(ctx context.Context) (problems []error) {
 	b.mu.Lock()
@@ -132,12 +142,12 @@ func (b *books) audit(ctx context.Context) (problems []error) {
 			a.code = *e.ExitCode
 		}
 		session, known := b.asked[mark]
-		_, double := b.found[mark]
+		b.count[mark]++
 		switch {
 		case !known || session != e.Session:
 			problems = append(problems, fmt.Errorf("entry %d: nobody has asked session %s for %q", e.ID, e.Session, e.Argv))
-		case double:
-			problems = append(problems, fmt.Errorf("entry %d: %s of session %s is there twice", e.ID, mark, e.Session))
+		case b.count[mark] > max(1, b.runs[mark]):
+			problems = append(problems, fmt.Errorf("entry %d: %s of session %s is there %d times", e.ID, mark, e.Session, b.count[mark]))
 		case b.refused[mark]:
 			problems = append(problems, fmt.Errorf("entry %d: %s of session %s was refused", e.ID, mark, e.Session))
 		}
@@ -155,6 +165,8 @@ func (b *books) audit(ctx context.Context) (problems []error) {
 		}
 		if !there {
 			problems = append(problems, fmt.Errorf("%s of session %s was answered (%s, %d) and is not there", mark, want.session, want.verdict, want.code))
+		} else if n := b.count[mark]; n != max(1, b.runs[mark]) {
+			problems = append(problems, fmt.Errorf("%s of session %s has run %d times and is there %d times", mark, want.session, b.runs[mark], n))
 		} else if !reflect.DeepEqual(got, want) {
 			problems = append(problems, fmt.Errorf("%s of session %s: history has %s, the client was told %s", mark, want.session, got, want))
 		}

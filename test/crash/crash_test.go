@@ -14,6 +14,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/test/daemon"
@@ -157,7 +158,7 @@ func (w *world) populate(seed uint64) map[string]fixed {
 			{ID: "monologue", Argv: []string{"python3", "-c", monologue}, TTY: &apitypes.WindowSize{Rows: 24, Cols: 80}},
 			{ID: "echo", Argv: []string{"cat"}},
 		} {
-			w.books.askProcess(id, p.ID)
+			w.books.askProcess(id, p.ID, 1)
 			if _, err := w.client.Start(w.ctx, id, p); err != nil {
 				w.t.Fatalf("starting %s: %v", p.ID, err)
 			}
@@ -200,19 +201,14 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 	quitter := apitypes.ProcessRequest{ID: fmt.Sprintf("quitter-%d", n)}
 	code := random.IntN(256)
 	quitter.Argv = []string{"sh", "-c", fmt.Sprintf("echo 0; sleep 0.0%d; echo 1; exit %d", random.IntN(10), code)}
-	mark := w.books.askProcess(session, quitter.ID)
+	mark := w.books.askProcess(session, quitter.ID, 1)
 	if _, err := w.client.Start(w.ctx, session, quitter); err != nil {
 		w.t.Fatalf("round %d: starting %s: %v", n, quitter.ID, err)
 	}
 	pause(nil, time.Duration(random.Int64N(int64(60*time.Millisecond))))
 	w.kill(v)
 	if v.daemon {
-		began := time.Now()
-		if err := w.daemon.Start(); err != nil {
-			w.t.Fatalf("round %d (%v killed): %v", n, v, err)
-		}
-		stats.add(time.Since(began))
-		w.phase.Add(1)
+		w.start(stats)
 	}
 	for id, want := range sessions {
 		got := w.look(id)
@@ -232,6 +228,19 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 	}
 	if w.t.Failed() {
 		w.fail("see above")
+	}
+}
+
+// start runs the killed daemon again.
+func (w *world) start(stats *recovery) {
+	began := time.Now()
+	if err := w.daemon.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	stats.add(time.Since(began))
+	w.phase.Add(1)
+	if len(w.daemon.Find(daemon.Keeper)) == 0 {
+		w.t.Errorf("the daemon is ready, and nothing would restart its launcher")
 	}
 }
 
@@ -283,7 +292,8 @@ func (w *world) readToExit(session, id string, want int64) (relay.Exit, error) {
 	}
 }
 
-// kill ends what v names, all at once.
+// kill ends what v names, all at once, and waits for the end: a daemon that starts while a keeper is about to
+// die would rely on it.
 func (w *world) kill(v victim) {
 	var pids []int
 	if v.keeper {
@@ -294,14 +304,24 @@ func (w *world) kill(v victim) {
 	}
 	if v.daemon {
 		w.phase.Add(1)
-		defer func() {
-			if err := w.daemon.Kill(); err != nil {
-				w.t.Error(err)
-			}
-		}()
 	}
+	var dying []*os.File
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		if f, err := linux.PidfdOpen(pid); err == nil { // or it has ended
+			_ = linux.PidfdSignal(f, syscall.SIGKILL) // likewise
+			dying = append(dying, f)
+		}
+	}
+	if v.daemon {
+		if err := w.daemon.Kill(); err != nil {
+			w.t.Error(err)
+		}
+	}
+	for _, f := range dying {
+		if ended, err := linux.HasExited(f, time.Minute); !ended {
+			w.t.Errorf("a process survives SIGKILL: %v", err)
+		}
+		f.Close()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -115,16 +116,6 @@ func (u *payers) round(v victim, random *rand.Rand, stats *recovery) {
 	u.start(stats)
 }
 
-// start runs the killed daemon again.
-func (u *payers) start(stats *recovery) {
-	began := time.Now()
-	if err := u.daemon.Start(); err != nil {
-		u.t.Fatal(err)
-	}
-	stats.add(time.Since(began))
-	u.phase.Add(1)
-}
-
 // compare stops the clients, and compares usage and receipts. Then it asks with a budget that is
 // used up, after another kill, how much of it is used, and kills the daemon again.
 func (u *payers) compare(n int, stats *recovery) {
@@ -163,7 +154,13 @@ func (u *payers) work(i int, b *books, seed uint64) {
 	u.act(func() {
 		for generation := 0; !u.stopping() && u.failure() == nil; generation++ {
 			id := fmt.Sprintf("payer-%d-%d", i, generation)
-			u.step(func() { u.ensure(b, id, i) })
+			failing := generation%4 == 0
+			u.step(func() {
+				u.ensure(b, id, i)
+				if failing {
+					u.startFailing(b, id)
+				}
+			})
 			for n := range 10 + random.IntN(30) {
 				if u.stopping() || u.failure() != nil {
 					break
@@ -178,6 +175,9 @@ func (u *payers) work(i int, b *books, seed uint64) {
 						u.command(b, id, kind == 2, random)
 					}
 				})
+			}
+			if failing {
+				u.step(func() { u.awaitFailing(b, id) })
 			}
 			u.step(func() { u.remove(b, id, random) })
 			u.churned.Add(1)
@@ -248,20 +248,31 @@ func (u *payers) answer(b *books, mark string, code int, phaseBefore int64, r *a
 func (u *payers) process(b *books, id, name string, random *rand.Rand) {
 	code := random.IntN(256)
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); done; sleep 0.0%d; exit %d", random.IntN(5000), random.IntN(10), code)
-	mark := b.askProcess(id, name)
+	b.askProcess(id, name, 1)
 	u.startOnce(b, id, apitypes.ProcessRequest{ID: name, Argv: []string{"sh", "-c", script}, Labels: spec.Labels{"of": id}})
 	u.processes.Add(1)
 	if random.IntN(3) == 0 {
 		return
 	}
+	u.await(b, id, name, code, 0)
+}
+
+// await waits until a managed process has ended, with code, and is not restarted.
+func (u *payers) await(b *books, id, name string, code, restarts int) {
+	mark := id + "/" + name
 	for ended := false; !ended && u.failure() == nil && u.ctx.Err() == nil; {
 		u.again(func() error {
 			p, err := b.client.Process(u.ctx, id, name)
-			if ended = p.EndedAt != nil; !ended {
+			if ended = err == nil && p.State == "exited"; !ended {
 				return err
 			}
-			if p.State != "exited" || p.ExitCode == nil || *p.ExitCode != code {
-				return fmt.Errorf("%s: %+v, want exit code %d", mark, p, code)
+			refused := strings.Contains(p.Failure, "cpu_per_day") || strings.Contains(p.Failure, "execs_per_day")
+			if p.ExitCode == nil || *p.ExitCode != code || p.Restarts != restarts || strings.Contains(p.Failure, "starting it again") && !refused {
+				u.fail("%s: %+v, want exit code %d after %d restarts", mark, p, code, restarts)
+				return nil
+			}
+			if refused { // compare has used up the budget when it was to be restarted
+				b.ran(mark, restarts)
 			}
 			b.note(mark, code, p.Verdict, nil)
 			return nil
@@ -269,6 +280,15 @@ func (u *payers) process(b *books, id, name string, random *rand.Rand) {
 		pause(u.stop, 3*time.Millisecond)
 	}
 }
+
+// startFailing starts a process that fails as often as it is restarted; awaitFailing waits until it is not
+// restarted any more.
+func (u *payers) startFailing(b *books, id string) {
+	b.askProcess(id, "failing", 2)
+	u.startOnce(b, id, apitypes.ProcessRequest{ID: "failing", Argv: []string{"sh", "-c", "exit 3"}, Restart: "on-failure:1"})
+}
+
+func (u *payers) awaitFailing(b *books, id string) { u.await(b, id, "failing", 3, 1) }
 
 // startOnce starts a managed process, unless a request that was cut off has started it.
 func (u *payers) startOnce(b *books, id string, r apitypes.ProcessRequest) {
@@ -288,7 +308,7 @@ func (u *payers) startOnce(b *books, id string, r apitypes.ProcessRequest) {
 // remove removes a session, often with a process that runs.
 func (u *payers) remove(b *books, id string, random *rand.Rand) {
 	if random.IntN(2) == 0 {
-		b.askProcess(id, "sleeper")
+		b.askProcess(id, "sleeper", 1)
 		u.startOnce(b, id, apitypes.ProcessRequest{ID: "sleeper", Argv: []string{"sleep", "1000"}})
 	}
 	u.again(func() error {
