@@ -312,7 +312,9 @@ func (w *world) kill(v victim) {
 			dying = append(dying, f)
 		}
 	}
+	w.kills += len(dying)
 	if v.daemon {
+		w.kills++
 		if err := w.daemon.Kill(); err != nil {
 			w.t.Error(err)
 		}

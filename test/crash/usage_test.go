@@ -69,11 +69,10 @@ func TestUsage(t *testing.T) {
 		w.settle(b)
 	}
 	w.shut()
-	for kind, n := range map[string]*atomic.Int64{"commands": &w.execs, "pieces of code": &u.codes, "managed processes": &u.processes, "sessions": &w.churned} {
-		t.Logf("%d %s", n.Load(), kind)
-	}
-	t.Logf("%d answers compared with %d entries, %d requests cut off, %d comparisons of usage, %d budgets read, %d kills during a start",
-		u.sum(func(b *books) int { return len(b.answered) }), u.sum(func(b *books) int { return len(b.found) }), w.cut.Load(), u.compared, u.budgets, u.cutStarts)
+	t.Logf("%d SIGKILLs, %d of them during a start; %d commands, %d pieces of code, %d managed processes in %d sessions",
+		w.kills, u.cutStarts, w.execs.Load(), u.codes.Load(), u.processes.Load(), w.churned.Load())
+	t.Logf("%d answers compared with %d entries, %d requests cut off, %d comparisons of usage, %d budgets read",
+		u.sum(func(b *books) int { return len(b.answered) }), u.sum(func(b *books) int { return len(b.found) }), w.cut.Load(), u.compared, u.budgets)
 	t.Log(stats)
 }
 
@@ -112,6 +111,7 @@ func (u *payers) round(v victim, random *rand.Rand, stats *recovery) {
 			u.t.Fatal(err)
 		}
 		u.cutStarts++
+		u.kills++
 	}
 	u.start(stats)
 }

@@ -55,6 +55,7 @@ type world struct {
 	cut     atomic.Int64
 	bytes   atomic.Int64
 	churned atomic.Int64
+	kills   int    // processes that got SIGKILL
 	books   *books // of the client's tenant
 }
 
