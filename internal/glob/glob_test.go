@@ -129,7 +129,8 @@ func FuzzMatch(f *testing.F) {
 		if strings.Contains(pattern, "**") {
 			return
 		}
-		if want, _ := path.Match(pattern, name); want && !got {
+		// A class such as [^a] of path.Match also matches a slash.
+		if want, _ := path.Match(pattern, name); want && !got && strings.Count(pattern, "/") == strings.Count(name, "/") {
 			t.Errorf("%q does not match %q", pattern, name)
 		}
 	})

@@ -150,7 +150,7 @@ const (
 	Attributes = "attributes" // its rights, owner or times
 	Removed    = "removed"    // or moved away
 	Missed     = "missed"     // some changes could not be reported
-	Gone       = "gone"       // the directory itself was removed or moved; the last change
+	Gone       = "gone"       // the directory itself was removed, moved or unmounted; the last change
 )
 
 // ParseChange parses a line of watch.
