@@ -45,6 +45,13 @@ func (h *Host) Fill(name string, used int64) {
 	}
 }
 
+// LoseVolume removes a volume as an accident would, without a client.
+func (h *Host) LoseVolume(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.volumes, name)
+}
+
 // RefuseVolumes makes MakeVolume fail with err; nil ends that.
 func (h *Host) RefuseVolumes(err error) {
 	h.mu.Lock()

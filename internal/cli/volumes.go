@@ -22,7 +22,7 @@ func (a *App) newVolumes() *cobra.Command {
 A volume is a directory of limited size that outlives sessions. Several sessions can have it
 read-only, or one can have it read-write. boxd exec and boxd start attach it with --volume.`,
 	}
-	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
+	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesSnapshot(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
 		a.newVolumesExport(), a.newVolumesImport())
 	return cmd
 }
@@ -85,6 +85,37 @@ func (a *App) newVolumesCreate() *cobra.Command {
 		},
 	}
 	registerVolumeLimits(cmd, &size, &inodes)
+	f.register(cmd)
+	return cmd
+}
+
+func (a *App) newVolumesSnapshot() *cobra.Command {
+	var f remoteFlags
+	var size int64
+	cmd := &cobra.Command{
+		Use:   "snapshot NAME NEW [flags]",
+		Short: "Create a volume with the content of another",
+		Long: `Create the volume NEW with the content that the volume NAME has now. From then on both are on
+their own. No session may have NAME read-write; sessions can have it read-only meanwhile.
+
+The copy shares its blocks with NAME if the file system of the daemon's volumes can do that
+(XFS, btrfs); otherwise everything that is in NAME is copied. ^C leaves nothing behind. Where
+volumes are directories with a project quota, use export and import.`,
+		Example: "  boxd volumes snapshot data before-upgrade",
+		Args:    exactly("NAME", "NEW"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: args[1], From: args[0], Size: apitypes.Size(size)})
+				if err == nil && f.json {
+					err = writeJSON(a.Stdout, v)
+				}
+				return err
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, listVolumes),
+	}
+	cmd.Flags().Var(sizeValue(&size, "", false), "size", "hard limit of the new volume: `SIZE` (default: that of NAME)")
+	completeFlag(cmd, "size", "64M", "256M", "1G")
 	f.register(cmd)
 	return cmd
 }
