@@ -97,6 +97,7 @@ func decodeVolume(key, value []byte) (r volumeRecord, err error) {
 // have it, so a successor finds the same.
 type namedVolumes struct {
 	changing keyed.Locks // by ID, held while a volume is made, resized or removed; before mu
+	copying  keyed.Locks // by tenant, held while a copy is made; after changing and before mu
 
 	mu  sync.Mutex // a leaf
 	all map[string]*namedVolume
@@ -525,7 +526,11 @@ func (m *Manager) ResizeVolume(ctx context.Context, c Caller, tenant, name strin
 	if err != nil {
 		m.auditVolume(c, r, "volume-resize", audit.Failed, err)
 		if bad, ok := errors.AsType[*engine.FieldError](err); ok { // in the engine's terms, such as that an image in use cannot grow
-			err = &engine.FieldError{Field: "size", Value: r.Bytes.String(), Rule: fmt.Sprintf("is not possible now for volume %q: %s %s: ask for another size, or detach it from all sessions first", name, bad.Field, bad.Rule)}
+			rule := fmt.Sprintf("is not possible now for volume %q, which %s: try again, or detach it from all sessions first", name, strings.ReplaceAll(bad.Rule, r.id(), name))
+			if r.Bytes < has.Bytes {
+				rule = fmt.Sprintf("is less than the %s of volume %q, which can only grow on this host: export it, and import it into a smaller one", has.Bytes, name)
+			}
+			err = &engine.FieldError{Field: "size", Value: r.Bytes.String(), Rule: rule}
 		}
 		return VolumeView{}, err
 	}
@@ -656,6 +661,9 @@ func (n *namedVolumes) beginRemoval(id string) error {
 	v := n.all[id]
 	sessions := n.sessionsLocked(id)
 	for key := range sessions {
+		if len(sessions) == 1 {
+			return fmt.Errorf("volume %q: session %q has it: detach it there, or remove the session: %w", v.record.Name, key.ID, ErrVolumeInUse)
+		}
 		return fmt.Errorf("volume %q: %d sessions have it, such as %q: detach it there, or remove them: %w", v.record.Name, len(sessions), key.ID, ErrVolumeInUse)
 	}
 	if v.copies > 0 {

@@ -24,6 +24,9 @@ func (m *Manager) SnapshotVolume(ctx context.Context, c Caller, tenant, name, fr
 	if bad, ok := errors.AsType[*engine.FieldError](policy.ValidateVolumeName(from)); ok {
 		return VolumeView{}, &engine.FieldError{Field: "from", Value: bad.Value, Rule: bad.Rule}
 	}
+	if name == from {
+		return VolumeView{}, &engine.FieldError{Field: "name", Value: spec.Quote(name), Rule: "must be another name than that of the volume to copy"}
+	}
 	if err := m.enter(); err != nil {
 		return VolumeView{}, err
 	}
@@ -57,6 +60,11 @@ func (m *Manager) snapshot(ctx context.Context, c Caller, r volumeRecord) (creat
 	if m.volumes.isKept(r.id()) {
 		return false, fmt.Errorf("volume %q was kept when the database of boxd was lost: create it to get its content back, or take another name: %w", r.Name, ErrVolumeExists)
 	}
+	next, err := m.named.copying.LockContext(ctx, r.Tenant)
+	if err != nil {
+		return false, err
+	}
+	defer next()
 	source, done, err := m.named.beginCopy(r)
 	if err != nil {
 		return false, err
@@ -109,5 +117,5 @@ func (m *Manager) namesFrom(r volumeRecord, err error) error {
 		return err
 	}
 	rule := strings.ReplaceAll(bad.Rule, policy.VolumeID(r.Tenant, r.From), r.From)
-	return &engine.FieldError{Field: "from", Value: spec.Quote(r.From), Rule: fmt.Sprintf("cannot be copied now: it %s", strings.ReplaceAll(rule, r.id(), r.Name))}
+	return &engine.FieldError{Field: "from", Value: spec.Quote(r.From), Rule: fmt.Sprintf("cannot be copied: it %s", strings.ReplaceAll(rule, r.id(), r.Name))}
 }

@@ -83,7 +83,7 @@ func TestSnapshotRefusals(t *testing.T) {
 		{"x", "", 0, engine.ErrInvalid, "from"},
 		{"x", "../data", 0, engine.ErrInvalid, "from"},
 		{"..", "other", 0, engine.ErrInvalid, "name"},
-		{"other", "other", 0, ErrVolumeExists, `was not made from "other"`},
+		{"x", "x", 0, engine.ErrInvalid, "another name"},
 		{"data", "other", 0, ErrVolumeExists, `was not made from "other"`},
 		{"x", "other", mib - 1, engine.ErrInvalid, "size"},
 		{"x", "other", 13 * mib, policy.ErrQuota, "volume_bytes: limit 20 MiB, in use 9 MiB, asked 13 MiB"},
@@ -101,7 +101,7 @@ func TestSnapshotRefusals(t *testing.T) {
 		t.Errorf("the engine was asked %d times", calls)
 	}
 	b.host.RefuseVolumes(&engine.FieldError{Field: "volume", Value: "x", Rule: "is in use: volume \"" + policy.VolumeID("t", "data") + "\" was written to"})
-	if _, err := b.SnapshotVolume(ctx, me, "t", "x", "data", VolumeLimits{}); err == nil || !strings.Contains(err.Error(), `from "data": cannot be copied now: it is in use: volume "data" was written to`) {
+	if _, err := b.SnapshotVolume(ctx, me, "t", "x", "data", VolumeLimits{}); err == nil || !strings.Contains(err.Error(), `from "data": cannot be copied: it is in use: volume "data" was written to`) {
 		t.Error(err)
 	}
 	b.host.RefuseVolumes(nil)

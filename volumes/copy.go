@@ -16,7 +16,7 @@ import (
 )
 
 // Copy creates volume name with the content of volume from, which must not change meanwhile:
-// if something writes to it, the error is ErrBusy, and nothing is left of the copy. It is
+// if something writes to it, the error is ErrWritten, and nothing is left of the copy. It is
 // ErrNoCopy if from is a directory with project quota. Limits of 0 are those of from; smaller
 // ones are ErrShrink.
 //
@@ -64,7 +64,7 @@ func (s *Store) Copy(ctx context.Context, from, name string, bytes, inodes int64
 		return err
 	}
 	if after != src.before {
-		return fmt.Errorf("volume %q: %w: it was written to while it was copied", from, ErrBusy)
+		return fmt.Errorf("volume %q: %w", from, ErrWritten)
 	}
 	// The super block says that the file system is mounted.
 	if err := check(ctx, image); err != nil {

@@ -182,7 +182,7 @@ func TestCopyWrittenTo(t *testing.T) {
 		if !once {
 			t.Skip("this file system shares blocks, so a copy is of one moment")
 		}
-		if !errors.Is(err, ErrBusy) {
+		if !errors.Is(err, ErrWritten) {
 			t.Errorf("copied while it was written to: %v", err)
 		}
 		noNew(t, p)

@@ -289,7 +289,7 @@ func playCycle(data, mounts, seed, by string) error {
 				err = nil
 			}
 		}
-		if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrExists) {
+		if err != nil && !errors.Is(err, ErrBusy) && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrWritten) && !errors.Is(err, ErrExists) {
 			return err
 		}
 	}

@@ -74,7 +74,10 @@ func (a *App) newVolumesCreate() *cobra.Command {
 		Long:    "Create a volume, unless it exists with the same size.",
 		Example: "  boxd volumes create data --size 1G\n  boxd exec lab --volume data:/data -- touch /data/file",
 		Args:    exactly("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("size") {
+				return usageError(cmd, "--size SIZE is missing: the hard limit of the volume, such as 1G")
+			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: args[0], Size: apitypes.Size(size), Inodes: inodes})
 				if err == nil && f.json {
@@ -120,12 +123,10 @@ volumes are directories with a project quota, use export and import.`,
 	return cmd
 }
 
-// registerVolumeLimits declares the flags for the limits of a volume. The daemon refuses a
-// missing size.
+// registerVolumeLimits declares the flags for the limits of a volume.
 func registerVolumeLimits(cmd *cobra.Command, size, inodes *int64) {
 	cmd.Flags().Var(sizeValue(size, "", false), "size", "hard limit of the volume: `SIZE` from 1M")
 	cmd.Flags().Int64Var(inodes, "inodes", 0, "files and directories in it: `N` (default: one for each 16K)")
-	must(cmd.MarkFlagRequired("size"))
 	completeFlag(cmd, "size", "64M", "256M", "1G")
 	completeFlag(cmd, "inodes")
 }
@@ -140,7 +141,10 @@ func (a *App) newVolumesResize() *cobra.Command {
 the daemon's data directory has project quota; otherwise it can only grow, on some hosts only
 while no session has it.`,
 		Args: exactly("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("size") {
+				return usageError(cmd, "--size SIZE is missing: the hard limit of the volume, such as 1G")
+			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				v, err := c.ResizeVolume(ctx, args[0], apitypes.VolumeUpdate{Size: apitypes.Size(size), Inodes: inodes})
 				if err == nil && f.json {

@@ -76,7 +76,7 @@ func (s *storage) copyFor(conn *wire.Conn, m rpc.CopyVolume) (*volumeCopy, error
 		return nil, errors.New("its client is gone")
 	}
 	if len(s.copies.all) >= maxCopies {
-		return nil, &engine.FieldError{Field: "volume", Value: spec.Quote(v.Name), Rule: "cannot be copied now: other volumes are being copied; try again"}
+		return nil, &engine.FieldError{Field: "volume", Value: spec.Quote(v.Name), Rule: "has to wait until other copies are complete: try again"}
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &volumeCopy{from: m.From, to: v.Name, conn: conn, cancel: cancel, ended: make(chan struct{})}

@@ -257,6 +257,8 @@ func volumeError(name string, err error) error {
 		return &engine.FieldError{Field: "mount volume", Value: spec.Quote(name), Rule: "does not exist: it has to be made first"}
 	case errors.Is(err, volumes.ErrShrink):
 		return &engine.FieldError{Field: "volume.bytes", Value: spec.Quote(name), Rule: fmt.Sprintf("cannot become smaller: %v", err)}
+	case errors.Is(err, volumes.ErrWritten):
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "was written to while it was copied: a process may still have a file of it open"}
 	case errors.Is(err, volumes.ErrNoCopy):
 		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "is a directory with project quota, and only images can be copied: export it, and import it into another volume"}
 	case errors.Is(err, volumes.ErrBusy):
