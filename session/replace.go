@@ -87,7 +87,7 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 		return err
 	}
 	s.mu.Lock()
-	s.record.Resolved = want
+	s.record.Resolved, s.record.Attaching = want, nil
 	s.mu.Unlock()
 	err = s.build(ctx, c, EventRecreated)
 	if err == nil {

@@ -77,7 +77,7 @@ func newWorks() *works { return &works{all: map[*work]struct{}{}} }
 var (
 	slowNames = map[byte]string{
 		rpc.TypeRemove: "removing a box", rpc.TypeStop: "removing all boxes", rpc.TypeMakeVolume: "making a volume",
-		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeLimitDirectory: "limiting a directory",
+		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeCopyVolume: "copying a volume", rpc.TypeLimitDirectory: "limiting a directory",
 	}
 	quickNames = map[byte]string{
 		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command",
