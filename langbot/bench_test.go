@@ -32,6 +32,8 @@ type bench struct {
 	// storage is the storage of host, or nil.
 	storage engine.Storage
 	audit   session.Auditor
+	// secret are sensitive mount roots.
+	secret []string
 
 	sessions *session.Manager
 	server   *Server
@@ -68,7 +70,7 @@ func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 // start starts a daemon.
 func (b *bench) start() {
 	b.Helper()
-	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots})
+	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots, SensitiveMountRoots: b.secret})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,6 +13,7 @@
 //	                 context); held during slow work, only by callers of that session
 //	workspaceUse.mu  one measurement of a workspace at a time; a measurement tries it, and
 //	                 the removal of the session waits for it once
+//	sensitivity.mu   what else becomes sensitive with a session or volume; never held during I/O
 //	volumes.looking  one query for the engine's volumes at a time
 //	Manager.mu       the registry and the heap of deadlines; never held during I/O
 //	session.mu       fields of one session and its processes; never held during I/O

@@ -34,6 +34,7 @@ type Manager struct {
 	volumes    volumes
 	history    *history.Store
 	named      namedVolumes
+	sensitive  sensitivity
 	noShares   atomic.Bool // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes

@@ -38,7 +38,8 @@ type VolumeView struct {
 	VolumeLimits
 	UsedBytes int64 // as measured last
 	Removing  bool
-	Created   bool // the call that returned the view made the volume
+	Sensitive *spec.Sensitive // nil: it is not
+	Created   bool            // the call that returned the view made the volume
 	CreatedAt time.Time
 	Attached  []Attachment // sorted by session
 }
@@ -209,11 +210,12 @@ func (s *session) takeVolumes(ctx context.Context, c Caller, field string, asked
 	return s.m.named.claim(s.key, mounts)
 }
 
-// settleVolumes makes the volumes that the session has those of its record. The caller holds
-// the op.
+// settleVolumes makes the mounts and volumes that the session has those of its record. The
+// caller holds the op.
 func (s *session) settleVolumes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.coming = nil
 	switch {
 	case s.gone:
 	case s.record.Retained != nil:
@@ -325,7 +327,8 @@ func (m *Manager) makeVolume(ctx context.Context, c Caller, r *volumeRecord) err
 	}
 	err := m.options.Storage.MakeVolume(ctx, r.engineVolume())
 	if err == nil && m.volumes.isKept(r.id()) {
-		if err = m.store.write(change{metaBucket, keptKey(r.id()), nil}); err == nil {
+		mark := m.sensitive.markVolume(r.id(), lostRecord)
+		if err = m.store.write(change{metaBucket, keptKey(r.id()), nil}, mark); err == nil {
 			m.volumes.claim(r.id())
 		}
 	}
@@ -484,7 +487,7 @@ func (m *Manager) finishRemoval(ctx context.Context, c Caller, r volumeRecord) e
 	if err := m.options.Storage.RemoveVolume(ctx, r.id()); err != nil {
 		return err
 	}
-	if err := m.store.write(change{volumesBucket, r.key(), nil}); err != nil {
+	if err := m.store.write(change{volumesBucket, r.key(), nil}, m.sensitive.unmarkVolume(r.id())); err != nil {
 		return err
 	}
 	m.named.mu.Lock()
@@ -558,6 +561,7 @@ func (m *Manager) volumeViews(ctx context.Context, wanted func(*volumeRecord) bo
 	})
 	for i := range list {
 		v := &list[i]
+		v.Sensitive = m.sensitive.volume(policy.VolumeID(v.Tenant, v.Name))
 		v.UsedBytes, _ = m.volumeUse(ctx, policy.VolumeID(v.Tenant, v.Name)) // 0 if ctx ends
 	}
 	return list
