@@ -341,6 +341,11 @@ func (c *call) copyFiles() error {
 			return noSession(err)
 		}
 		defer release()
+		copied, err := c.s.opt.Sessions.Copying(c.caller(), source, key)
+		if err != nil {
+			return err
+		}
+		defer copied()
 		tree, err := files.Copy(ctx, from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxTree})
 		if err != nil {
 			return err

@@ -118,7 +118,7 @@ var enums = map[string][]any{
 	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventExecStarted,
 		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventProcessReady, session.EventProcessUnready, session.EventOOM,
 		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventVolumeCreated, session.EventVolumeResized,
-		session.EventVolumeRemoved, session.EventExpired, session.EventRemoved, session.EventError},
+		session.EventVolumeRemoved, session.EventSensitive, session.EventVolumeMarked, session.EventExpired, session.EventRemoved, session.EventError},
 }
 
 var (

@@ -63,6 +63,9 @@ var matrix = map[string]string{
 	"GET /v1/volumes/{name}":    "-++++",
 	"PATCH /v1/volumes/{name}":  "--+-+",
 	"DELETE /v1/volumes/{name}": "--+-+",
+
+	"GET /v1/sensitive-paths":    "---++",
+	"DELETE /v1/sensitive-paths": "----+",
 }
 
 func TestRoles(t *testing.T) {

@@ -60,6 +60,7 @@ const (
 	filesPath     = sessionPath + "/files"
 	volumesPath   = "/v1/volumes"
 	volumePath    = volumesPath + "/{name}"
+	sensitivePath = "/v1/sensitive-paths"
 )
 
 // routes are all operations, in the order of the documents. Reading needs a viewer,
@@ -170,10 +171,16 @@ var routes = []route{
 		body: apitypes.VolumeRequest{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeVolumeExists, apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeVolumeNotFound, apitypes.CodeQuota, apitypes.CodeState}, handler: onVolume((*call).createVolume)},
 	{method: "GET", path: volumePath, name: "get-volume", summary: "A volume", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Volume{}, handler: onVolume((*call).getVolume)},
-	{method: "PATCH", path: volumePath, name: "resize-volume", summary: "Change the size of a volume, also while sessions have it", role: Operator,
-		body: apitypes.VolumeUpdate{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeQuota, apitypes.CodeState}, handler: onVolume((*call).resizeVolume)},
+	{method: "PATCH", path: volumePath, name: "resize-volume", summary: "Change the size of a volume, or mark it as sensitive, also while sessions have it", role: Operator,
+		body: apitypes.VolumeUpdate{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeQuota, apitypes.CodeDenied, apitypes.CodeState}, handler: onVolume((*call).resizeVolume)},
 	{method: "DELETE", path: volumePath, name: "remove-volume", summary: "Remove a volume that no session has, with all that is in it", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeVolumeInUse, apitypes.CodeState}, handler: onVolume((*call).removeVolume)},
+
+	{method: "GET", path: sensitivePath, name: "list-sensitive-paths", summary: "Paths of the host and of skills that sensitive sessions could write to", role: Viewer, everyTenant: true,
+		status: http.StatusOK, reply: apitypes.SensitivePathList{}, handler: (*call).listSensitivePaths},
+	{method: "DELETE", path: sensitivePath, name: "forget-sensitive-path", summary: "Forget that a path is sensitive, once it is removed or emptied", role: Admin,
+		query: []param{{"path", "string", "Path, as the list has it.", true, nil}}, status: http.StatusNoContent,
+		fails: []string{apitypes.CodeNotFound, apitypes.CodeState}, handler: (*call).forgetSensitivePath},
 }
 
 // The codes with which operations on a box can be refused, in addition to those that follow

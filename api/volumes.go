@@ -6,6 +6,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
 
@@ -45,6 +46,11 @@ func (c *call) createVolume(tenant string) error {
 	} else {
 		v, err = c.s.opt.Sessions.CreateVolume(c.r.Context(), c.caller(), tenant, q.Name, limits)
 	}
+	if err == nil && q.Sensitive {
+		created := v.Created
+		v, err = c.s.opt.Sessions.MarkVolume(c.r.Context(), c.caller(), tenant, q.Name)
+		v.Created = created
+	}
 	return c.replyVolume(v, err)
 }
 
@@ -58,8 +64,43 @@ func (c *call) resizeVolume(tenant string) error {
 	if err := c.decode(&q); err != nil {
 		return err
 	}
-	v, err := c.s.opt.Sessions.ResizeVolume(c.r.Context(), c.caller(), tenant, c.r.PathValue("name"), session.VolumeLimits{Bytes: q.Size, Inodes: q.Inodes})
+	name := c.r.PathValue("name")
+	mark := q.Sensitive != nil && *q.Sensitive
+	var v session.VolumeView
+	var err error
+	if mark {
+		v, err = c.s.opt.Sessions.MarkVolume(c.r.Context(), c.caller(), tenant, name)
+	} else if q.Sensitive != nil {
+		err = c.staysSensitive(tenant, name)
+	}
+	if err == nil && (!mark || q.Size != 0 || q.Inodes != 0) {
+		v, err = c.s.opt.Sessions.ResizeVolume(c.r.Context(), c.caller(), tenant, name, session.VolumeLimits{Bytes: q.Size, Inodes: q.Inodes})
+	}
 	return c.replyVolume(v, err)
+}
+
+// staysSensitive refuses to take the mark off a volume.
+func (c *call) staysSensitive(tenant, name string) error {
+	v, err := c.s.opt.Sessions.Volume(c.r.Context(), tenant, name)
+	if err == nil && v.Sensitive != nil {
+		err = &policy.DeniedError{Field: "sensitive", Value: "false", Rule: "what has been sensitive stays so: remove the volume"}
+	}
+	return err
+}
+
+func (c *call) listSensitivePaths() error {
+	list := apitypes.SensitivePathList{Paths: []apitypes.SensitivePath{}}
+	for _, p := range c.s.opt.Sessions.SensitivePaths() {
+		list.Paths = append(list.Paths, apitypes.SensitivePath(p))
+	}
+	return c.reply(http.StatusOK, list)
+}
+
+func (c *call) forgetSensitivePath() error {
+	if err := c.s.opt.Sessions.ForgetSensitivePath(c.caller(), c.query("path")); err != nil {
+		return err
+	}
+	return c.empty()
 }
 
 func (c *call) removeVolume(tenant string) error {

@@ -3,9 +3,12 @@ package config
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/policy"
 )
@@ -56,7 +59,12 @@ func (c *Config) openRoots() error {
 				s.Close()
 			}
 		}
-		return nil
+		return c.seeThrough(field, roots)
+	}
+	for i, root := range c.Policy.SensitiveMountRoots {
+		if real, err := filepath.EvalSymlinks(root); err == nil && real != root {
+			return refuse(fmt.Sprintf("sensitive_mount_roots[%d]", i), spec.Quote(root), fmt.Sprintf("must be named by its real path, %q", real))
+		}
 	}
 	if err := check("allowed_mount_roots", c.Policy.AllowedMountRoots); err != nil {
 		return err
@@ -67,6 +75,22 @@ func (c *Config) openRoots() error {
 		}
 		if err := check("tenants."+name+".allowed_mount_roots", *t.AllowedMountRoots); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// seeThrough refuses roots that lead, by a symlink, to something sensitive under another name.
+func (c *Config) seeThrough(field string, roots []string) error {
+	for i, root := range roots {
+		real, err := filepath.EvalSymlinks(root)
+		if err != nil || real == root {
+			continue
+		}
+		for _, sensitive := range c.Policy.SensitiveMountRoots {
+			if pathin.Overlap(real, sensitive) {
+				return refuse(fmt.Sprintf("%s[%d]", field, i), spec.Quote(root), fmt.Sprintf("leads to %q, which sensitive_mount_roots names: name the real path", real))
+			}
 		}
 	}
 	return nil

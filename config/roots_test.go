@@ -52,3 +52,40 @@ func TestRootsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestSensitiveRoots: a link must not lead to what is sensitive under another name.
+func TestSensitiveRoots(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, link := filepath.Join(dir, "data"), filepath.Join(dir, "link")
+	if err := errors.Join(os.MkdirAll(filepath.Join(data, "secret"), 0o755), os.Symlink("data", link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		allowed, sensitive, field string
+	}{
+		{data, data + "/secret", ""},
+		{data, dir, ""},
+		{data, dir + "/absent", ""},
+		{data, link + "/secret", "sensitive_mount_roots[0]"},
+		{data, "relative", "sensitive_mount_roots[0]"},
+		{data, "/etc", "sensitive_mount_roots[0]"},
+		{link, data + "/secret", "allowed_mount_roots[0]"},
+		{link, dir + "/other", ""},
+	} {
+		for _, tenant := range []bool{false, true} {
+			config, field := Default(), c.field
+			config.Policy.SensitiveMountRoots = []string{c.sensitive}
+			if config.Policy.AllowedMountRoots = []string{c.allowed}; tenant {
+				config.Policy.Tenants = map[string]policy.Tenant{"a": {AllowedMountRoots: &config.Policy.AllowedMountRoots}}
+			}
+			err := config.validatePolicy()
+			bad, refused := errors.AsType[*engine.FieldError](err)
+			if refused != (field != "") || refused && bad.Field != field || err != nil && !refused {
+				t.Errorf("%s with %s sensitive: %v, want %q", c.allowed, c.sensitive, err, field)
+			}
+		}
+	}
+}

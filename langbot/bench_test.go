@@ -33,6 +33,8 @@ type bench struct {
 	storage engine.Storage
 	audit   session.Auditor
 	tenants map[string]policy.Tenant
+	// secret are sensitive mount roots.
+	secret []string
 
 	sessions *session.Manager
 	server   *Server
@@ -69,7 +71,7 @@ func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 // start starts a daemon.
 func (b *bench) start() {
 	b.Helper()
-	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots, Tenants: b.tenants})
+	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots, SensitiveMountRoots: b.secret, Tenants: b.tenants})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -5,14 +5,17 @@ import "github.com/boxd/boxd/engine/spec"
 // Config is the policy part of the daemon's configuration. docs/config.md documents its
 // keys.
 type Config struct {
-	AllowedMountRoots []string                 `yaml:"allowed_mount_roots"`
-	Tenants           map[string]Tenant        `yaml:"tenants"`
-	TenantDefaults    Quotas                   `yaml:"tenant_defaults"`
-	TenantRates       Rates                    `yaml:"tenant_rates"`
-	Limits            Quotas                   `yaml:"limits"`
-	Profiles          map[string]ProfileConfig `yaml:"profiles"`
-	DefaultProfile    string                   `yaml:"default_profile"` // empty: "default"
-	AllowDegraded     bool                     `yaml:"allow_degraded"`  // accept a host that cannot enforce every limit
+	AllowedMountRoots []string `yaml:"allowed_mount_roots"`
+	// SensitiveMountRoots are directories of the host: a session that mounts one of them, or
+	// anything in it or around it, becomes sensitive.
+	SensitiveMountRoots []string                 `yaml:"sensitive_mount_roots"`
+	Tenants             map[string]Tenant        `yaml:"tenants"`
+	TenantDefaults      Quotas                   `yaml:"tenant_defaults"`
+	TenantRates         Rates                    `yaml:"tenant_rates"`
+	Limits              Quotas                   `yaml:"limits"`
+	Profiles            map[string]ProfileConfig `yaml:"profiles"`
+	DefaultProfile      string                   `yaml:"default_profile"` // empty: "default"
+	AllowDegraded       bool                     `yaml:"allow_degraded"`  // accept a host that cannot enforce every limit
 
 	// IdleTTL is that of profiles that set none; 0 is DefaultIdleTTL.
 	IdleTTL spec.Duration `yaml:"-"`

@@ -140,6 +140,9 @@ func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
 	m.Within = rootOf(cmp.Or(m.NoLinks, m.Source), roots)
 	switch {
 	case m.Within != "":
+		if p.SensitiveRoot(m.Within) != "" && p.SensitiveRoot(m.Source) == "" {
+			m.NoLinks = m.Within // a link could lead to what is sensitive under another name
+		}
 		return nil
 	case len(roots) == 0:
 		return &DeniedError{Field: sourceField(field), Value: spec.Quote(m.Source),
@@ -157,6 +160,17 @@ func rootOf(source string, roots []string) string {
 		}
 	}
 	return best
+}
+
+// SensitiveRoot returns the sensitive mount root that source, a path of the host, is in or
+// contains; empty if there is none.
+func (p *Policy) SensitiveRoot(source string) string {
+	for _, root := range p.config.SensitiveMountRoots {
+		if pathin.Overlap(source, root) {
+			return root
+		}
+	}
+	return ""
 }
 
 // sourceField returns the field of a request that holds the source of a mount; for the

@@ -270,3 +270,34 @@ func FuzzMount(f *testing.F) {
 		}
 	})
 }
+
+// TestSensitiveRoot: a source counts by its name, whose path passes no symlink where one could lead to
+// what is sensitive.
+func TestSensitiveRoot(t *testing.T) {
+	p := newPolicy(t, Config{AllowedMountRoots: []string{"/data", "/data/own", "/else"}, SensitiveMountRoots: []string{"/data/secret"}})
+	for _, c := range []struct{ source, sensitive, noLinks string }{
+		{"/data/secret", "/data/secret", ""}, {"/data/secret/in", "/data/secret", ""}, {"/data", "/data/secret", ""},
+		{"/data/secrets", "", "/data"}, {"/data/x", "", "/data"}, {"/data/own/x", "", ""}, {"/else/x", "", ""},
+	} {
+		m, _, err := p.MayMount("a", Resolved{Settings: spec.Settings{MountMode: "rw"}}, spec.MountWish{Source: c.source, Target: "/x"})
+		if err != nil || m.NoLinks != c.noLinks || p.SensitiveRoot(m.Source) != c.sensitive {
+			t.Errorf("%s: %+v, %q, %v", c.source, m, p.SensitiveRoot(m.Source), err)
+		}
+	}
+	on := ptr(true)
+	if _, err := New(Config{Profiles: map[string]ProfileConfig{"x": {Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Network: on, Sensitive: on}}}}}); err == nil {
+		t.Error("a sensitive profile has a network")
+	}
+	p = newPolicy(t, Config{NetworkAvailable: true})
+	if r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "network_basic", LiveWishes: spec.LiveWishes{Sensitive: on}}}); err != nil || r.Network || !r.Sensitive {
+		t.Errorf("%+v, %v", r.Settings, err)
+	}
+	if _, err := p.Resolve("a", Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Sensitive: on, Network: on}}}); !errors.Is(err, ErrDenied) {
+		t.Error(err)
+	}
+	for profile, want := range map[string]bool{"default": true, "execution": false, "offline_readonly": false, "network_basic": true, "gone": false} {
+		if err := p.MayHaveNetwork(Resolved{Profile: profile}); (err == nil) != want {
+			t.Errorf("%s: %v", profile, err)
+		}
+	}
+}

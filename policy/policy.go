@@ -46,6 +46,9 @@ func New(c Config) (*Policy, error) {
 	if err := checkRoots("allowed_mount_roots", c.AllowedMountRoots, c.OwnDirs); err != nil {
 		return nil, err
 	}
+	if err := checkRoots("sensitive_mount_roots", c.SensitiveMountRoots, nil); err != nil {
+		return nil, err
+	}
 	if p.limits, err = c.Limits.resolve("limits", DefaultLimits); err != nil {
 		return nil, err
 	}

@@ -82,8 +82,8 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	offline.Caps.TmpSize = 256 << 20
 	offline.Caps.Timeout = spec.Duration(60 * time.Second)
 	offline.WorkspaceMode, offline.MountMode = spec.ReadOnly, spec.ReadOnly
-	offline.AllowNetwork = false
-	offline.Locked = []string{"network", "workspace_mode", "writable_root"}
+	offline.AllowNetwork, offline.Sensitive = false, true
+	offline.Locked = []string{"network", "sensitive", "workspace_mode", "writable_root"}
 
 	basic := base
 	basic.Name = "network_basic"
@@ -177,6 +177,9 @@ func (p Profile) validate(field string) error {
 	}
 	if p.Network && !p.AllowNetwork {
 		return &spec.FieldError{Field: field + ".network", Value: "true", Rule: "needs allow_network: true"}
+	}
+	if p.Network && p.Sensitive {
+		return &spec.FieldError{Field: field + ".network", Value: "true", Rule: "must be false, because the profile is sensitive: a sensitive session has no network"}
 	}
 	if p.Persistent && !p.AllowPersistent {
 		return &spec.FieldError{Field: field + ".persistent", Value: "true", Rule: "needs allow_persistent: true"}

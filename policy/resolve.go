@@ -49,6 +49,12 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		return Resolved{}, &DeniedError{Field: "persistent", Value: "true",
 			Rule: fmt.Sprintf("profile %q exempts nobody from the idle TTL: allow_persistent is false", profile.Name)}
 	}
+	if s.Sensitive && s.Network {
+		if r.Network != nil && *r.Network {
+			return Resolved{}, &DeniedError{Field: "network", Value: "true", Rule: "a sensitive session has no network: ask for one of the two"}
+		}
+		s.Network = false // the profile's default
+	}
 	if err := p.checkNetwork(profile, s.Network); err != nil {
 		return Resolved{}, err
 	}
@@ -144,6 +150,19 @@ func (p *Policy) checkNetwork(profile Profile, on bool) error {
 			"this engine cannot give a box a network, and profile %q or the request asks for one: ask for network false, or use a profile without it", profile.Name)}
 	}
 	return nil
+}
+
+// MayHaveNetwork decides whether a session of r could have a network at all. If its profile
+// is gone, it could not.
+func (p *Policy) MayHaveNetwork(r Resolved) error {
+	profile, ok := p.profiles[r.Profile]
+	if !ok {
+		return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf("profile %q does not exist any more", r.Profile)}
+	}
+	if slices.Contains(profile.Locked, "network") && !profile.Network {
+		return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf("profile %q has locked its network off", r.Profile)}
+	}
+	return p.checkNetwork(profile, true)
 }
 
 // CheckNetworkChange decides about changing the network of a live session: it can be turned

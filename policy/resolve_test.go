@@ -49,7 +49,7 @@ func TestBuiltinProfiles(t *testing.T) {
 		{"network_basic", true, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1, 0},
 		{"network_extended", true, 2, 1024 << 20, 512, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1, 0},
 		{"offline_readonly", false, 0.5, 256 << 20, 64, false, "ro", 30 * time.Second, 60 * time.Second, 300 * time.Second,
-			[]string{"network", "workspace_mode", "writable_root"}, 0, 64 << 20, -1, 0},
+			[]string{"network", "sensitive", "workspace_mode", "writable_root"}, 0, 64 << 20, -1, 0},
 	}
 	var names []string
 	for _, profile := range p.Profiles() {
@@ -126,7 +126,7 @@ func TestLocks(t *testing.T) {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
 	// If everything is locked, even nonsense has no effect, and Overridden names all of it.
-	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Persistent: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
+	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Sensitive: ptr(true), Persistent: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
 	if err != nil || !slices.Equal(r.Overridden, spec.Lockable()) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, spec.Lockable())
 	}

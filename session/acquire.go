@@ -92,7 +92,7 @@ func (s *session) tryUse(a *asked) *use {
 	if s.removing || !s.aliveLocked() {
 		return nil
 	}
-	if a != nil && len(conflicts(s.record.Resolved, a)) > 0 {
+	if a != nil && (a.asksSensitive() != "" && s.record.Sensitive == nil || len(conflicts(s.resolvedLocked(), a)) > 0) {
 		return nil
 	}
 	if change, _, err := s.m.mountChange(s.key, s.record.Resolved, a); err != nil || !change.empty() {
@@ -174,7 +174,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()
-	have, removing, gone, cause, alive := s.record.Resolved, s.removing, s.gone, s.goneErr, s.aliveLocked()
+	have, removing, gone, cause, alive := s.resolvedLocked(), s.removing, s.gone, s.goneErr, s.aliveLocked()
 	s.mu.Unlock()
 	switch {
 	case gone && cause != nil:
@@ -191,7 +191,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	if !alive {
 		return s.replace(ctx, c, a, change)
 	}
-	if !change.empty() {
+	if !change.empty() || a.asksSensitive() != "" && !have.Sensitive {
 		s.mu.Lock()
 		u := s.lookLocked()
 		s.mu.Unlock()
@@ -199,6 +199,9 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 			return nil, err
 		}
 		err := s.takeVolumes(ctx, c, "volumes", a.request.Volumes, change.attach)
+		if err == nil {
+			err = s.makeSensitive(c, change.attach, a.asksSensitive())
+		}
 		if err == nil {
 			err = s.changeBox(ctx, change.engineChange(), change.reverse().engineChange(), change.apply)
 		}

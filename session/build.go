@@ -25,14 +25,13 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	if err := s.m.store.admit(); err != nil {
 		return err
 	}
-	fresh := kind == EventCreated && s.m.workspaces.IsMissing(s.key.Tenant, s.key.ID)
 	s.mu.Lock()
 	if s.removing {
 		s.mu.Unlock()
 		return errRemoved
 	}
 	s.record.Generation++
-	s.record.Fresh = fresh
+	s.record.Fresh = s.record.Fresh && kind == EventCreated
 	s.record.Box, s.record.State, s.record.Reason = newBoxID(), Creating, ""
 	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
@@ -111,7 +110,11 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
 	}
-	e := s.eventLocked(kind, c, map[string]any{"generation": s.record.Generation})
+	details := map[string]any{"generation": s.record.Generation}
+	if why := s.record.Sensitive; why != nil && kind == EventCreated {
+		details["sensitive"] = why.Reason
+	}
+	e := s.eventLocked(kind, c, details)
 	s.m.events.publish(e)
 	begin <- s.recordBoxLocked(volume)
 	s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 // conflicts returns the fields, sorted, in which a session with the settings have differs
-// from what a explicitly asks for. It ignores mounts, which can change live, and whatever a
+// from what a explicitly asks for. It ignores mounts, which can change live, a wish to become sensitive, and whatever a
 // leaves open, so a bare request fits every session.
 func conflicts(have policy.Resolved, a *asked) []Conflict {
 	r, want := &a.request, a.resolved
@@ -23,6 +23,9 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 		}
 	}
 	for _, t := range spec.Table {
+		if t.Name == "sensitive" && want.Sensitive {
+			continue // a live session can become sensitive
+		}
 		is, wants := t.Of(&have.Settings), t.Of(&want.Settings)
 		if t.Asked(&r.Wishes).IsValid() && !is.Equal(wants) {
 			list = append(list, Conflict{t.Name, t.Text(is), t.Text(wants)})

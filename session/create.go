@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,6 +96,22 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		if errors.Is(err, ErrVolumeInUse) {
 			s.m.deny(c, s.key, "create", err)
 		}
+		return err
+	}
+	reason := a.asksSensitive()
+	if a.resolved.Sensitive {
+		reason = cmp.Or(reason, fmt.Sprintf("its profile %q is sensitive", a.resolved.Profile))
+	}
+	if a.resolved.OwnWorkspace() {
+		fresh := s.m.workspaces.IsMissing(s.key.Tenant, s.key.ID)
+		s.mu.Lock()
+		s.record.Fresh = fresh
+		s.mu.Unlock()
+		if !fresh || s.m.volumes.isKept(volumeOf(a.resolved)) {
+			reason = "its workspace was there before: " + lostRecord
+		}
+	}
+	if err := s.makeSensitive(c, a.resolved.Mounts, reason); err != nil {
 		return err
 	}
 	if a.resolved.Workspace == "" {

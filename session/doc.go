@@ -15,6 +15,7 @@
 //	                 the removal of the session waits for it once
 //	session.metering one counting of the life of a box at a time
 //	session.tidying  held while code is removed in the background; only tried, never awaited
+//	sensitivity.mu   what else becomes sensitive with a session or volume; never held during I/O
 //	volumes.looking  one query for the engine's volumes at a time
 //	Manager.mu       the registry and the heap of deadlines; never held during I/O
 //	session.mu       fields of one session and its processes; never held during I/O

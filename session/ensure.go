@@ -39,6 +39,7 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 		m.deny(c, key, "ensure", err)
 		return key, nil, err
 	}
+	m.avoidLinks(key.Tenant, resolved.Mounts)
 	if resolved.OwnWorkspace() {
 		own := resolved.WorkspaceMount(m.workspaces.Path(key.Tenant, key.ID), m.workspaces.Root())
 		if resolved.WorkspaceSize > 0 {
@@ -61,6 +62,7 @@ func (s *session) compare(c Caller, have policy.Resolved, a *asked) (mountDiff, 
 		return mountDiff{}, err
 	}
 	change, decisions, err := s.m.mountChange(s.key, have, a)
+	s.m.avoidLinks(s.key.Tenant, change.attach)
 	if e := s.m.auditDecisions(c, s.key, decisions); err == nil {
 		err = e
 	}

@@ -13,7 +13,7 @@ type EventType string
 
 // The types of events.
 const (
-	EventCreated        EventType = "created"
+	EventCreated        EventType = "created" // Details: generation; sensitive, the reason, if it is
 	EventRecreated      EventType = "recreated"
 	EventAdopted        EventType = "adopted"
 	EventState          EventType = "state" // Details: state, reason
@@ -28,9 +28,11 @@ const (
 	EventPIDsLimit      EventType = "pids-limit"      // Details: count
 	EventAttached       EventType = "mount-attached"
 	EventDetached       EventType = "mount-detached"
-	EventVolumeCreated  EventType = "volume-created" // Details: volume, size
-	EventVolumeResized  EventType = "volume-resized" // Details: volume, size
-	EventVolumeRemoved  EventType = "volume-removed" // Details: volume
+	EventVolumeCreated  EventType = "volume-created"   // Details: volume, size
+	EventVolumeResized  EventType = "volume-resized"   // Details: volume, size
+	EventVolumeRemoved  EventType = "volume-removed"   // Details: volume
+	EventSensitive      EventType = "sensitive"        // Details: reason
+	EventVolumeMarked   EventType = "volume-sensitive" // Details: volume, reason
 	EventExpired        EventType = "expired"
 	EventRemoved        EventType = "removed"
 	EventError          EventType = "error"

@@ -20,6 +20,7 @@ type loaded struct {
 	sessions  []sessionRecord
 	processes []processRecord
 	volumes   []volumeRecord
+	sensitive []sensitiveRecord
 	kept      []string // volumes, see [volumes]
 	epoch     uint64   // counts the openings, from 1, including this one
 	// fresh: there was no usable database, and no opening since has completed the search
@@ -85,6 +86,9 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 		}
 		for i := range got.volumes {
 			changes = append(changes, got.volumes[i].put())
+		}
+		for i := range got.sensitive {
+			changes = append(changes, got.sensitive[i].put())
 		}
 		return apply(tx, changes)
 	})
@@ -163,7 +167,7 @@ func epoch(n uint64) change {
 // beginEpoch checks the version, creates the buckets of a new database, and counts this
 // opening.
 func beginEpoch(tx *bbolt.Tx, got *loaded) error {
-	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket, volumesBucket} {
+	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket, volumesBucket, sensitiveBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -199,6 +203,7 @@ func readAll(tx *bbolt.Tx, got *loaded) error {
 	errs := readRecords(tx.Bucket(sessionsBucket), decodeSession, &got.sessions)
 	errs = append(errs, readRecords(tx.Bucket(processBucket), decodeProcess, &got.processes)...)
 	errs = append(errs, readRecords(tx.Bucket(volumesBucket), decodeVolume, &got.volumes)...)
+	errs = append(errs, readRecords(tx.Bucket(sensitiveBucket), decodeSensitive, &got.sensitive)...)
 	if len(errs) > 0 {
 		return fmt.Errorf("%d records are damaged, such as: %w", len(errs), errs[0])
 	}

@@ -36,7 +36,8 @@ type Manager struct {
 	history    *history.Store
 	named      namedVolumes
 	counted    atomic.Int64 // when usage was last counted for somebody, on the clock of now
-	noShares   atomic.Bool  // the host cannot limit directories: see limitShare
+	sensitive  sensitivity
+	noShares   atomic.Bool // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc

@@ -55,9 +55,15 @@ func extraMounts(r policy.Resolved) []engine.Mount {
 	})
 }
 
-// without returns the elements of list that are not in other.
+// without returns the elements of list that are not in other. How a source is opened makes no
+// difference to a mount that is there.
 func without(list, other []engine.Mount) []engine.Mount {
-	return slices.DeleteFunc(slices.Clone(list), func(m engine.Mount) bool { return slices.Contains(other, m) })
+	return slices.DeleteFunc(slices.Clone(list), func(m engine.Mount) bool {
+		return slices.ContainsFunc(other, func(o engine.Mount) bool {
+			o.NoLinks = m.NoLinks
+			return o == m
+		})
+	})
 }
 
 // apply returns r with the mounts changed, and leaves r as it is.

@@ -41,8 +41,9 @@ type VolumeView struct {
 	From      string // the volume of which it was a copy at first; may be empty
 	UsedBytes int64  // as measured last
 	Removing  bool
-	Lost      bool // see ErrVolumeLost
-	Created   bool // the call that returned the view made the volume
+	Lost      bool            // see ErrVolumeLost
+	Sensitive *spec.Sensitive // nil: it is not
+	Created   bool            // the call that returned the view made the volume
 	CreatedAt time.Time
 	Attached  []Attachment // sorted by session
 }
@@ -299,11 +300,12 @@ func (s *session) takeVolumes(ctx context.Context, c Caller, field string, asked
 	return s.m.named.claim(s.key, mounts, asked)
 }
 
-// settleVolumes makes the volumes that the session has those of its record. The caller holds
-// the op.
+// settleVolumes makes the mounts and volumes that the session has those of its record. The
+// caller holds the op.
 func (s *session) settleVolumes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.coming = nil
 	switch {
 	case s.gone:
 	case s.record.Retained != nil:
@@ -458,7 +460,9 @@ func (m *Manager) recordMade(r *volumeRecord) error {
 	changes := []change{r.put()}
 	kept := m.volumes.isKept(r.id())
 	if kept {
-		changes = append(changes, change{metaBucket, keptKey(r.id()), nil})
+		changes = append(changes, change{metaBucket, keptKey(r.id()), nil}, m.sensitive.markVolume(r.id(), lostRecord))
+	} else if r.From != "" && m.sensitive.volume(policy.VolumeID(r.Tenant, r.From)) != nil {
+		changes = append(changes, m.sensitive.markVolume(r.id(), fmt.Sprintf("it is a copy of volume %q, which is sensitive", r.From)))
 	}
 	err := m.store.write(changes...)
 	if err == nil && kept {
@@ -696,7 +700,7 @@ func (m *Manager) finishRemoval(ctx context.Context, c Caller, r volumeRecord) e
 	if err := m.options.Storage.RemoveVolume(ctx, r.id()); err != nil {
 		return err
 	}
-	if err := m.store.write(change{volumesBucket, r.key(), nil}); err != nil {
+	if err := m.store.write(change{volumesBucket, r.key(), nil}, m.sensitive.unmarkVolume(r.id())); err != nil {
 		return err
 	}
 	m.named.mu.Lock()
@@ -771,6 +775,7 @@ func (m *Manager) volumeViews(ctx context.Context, wanted func(*volumeRecord) bo
 	})
 	for i := range list {
 		v := &list[i]
+		v.Sensitive = m.sensitive.volume(policy.VolumeID(v.Tenant, v.Name))
 		v.UsedBytes, _ = m.volumeUse(ctx, policy.VolumeID(v.Tenant, v.Name)) // 0 if ctx ends
 	}
 	return list

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/session/workspace"
 )
@@ -98,9 +99,10 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		options: o, engine: o.Engine, policy: o.Policy, ledger: o.Policy.NewLedger(), throttle: o.Policy.NewThrottle(),
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
-		volumes: volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
-		named:   namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}, going: map[string]goingBox{}},
-		reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
+		volumes:   volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
+		named:     namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}, going: map[string]goingBox{}},
+		sensitive: sensitivity{volumes: map[string]spec.Sensitive{}, paths: map[string]sensitiveRecord{}, copies: map[copying]int{}},
+		reapers:   make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m

@@ -37,6 +37,9 @@ type sessionRecord struct {
 	CreatedAt time.Time `json:"created_at"`
 	// BoxSince is when the box was made; zero in records of older builds.
 	BoxSince time.Time `json:"box_since,omitzero"`
+	// Sensitive says why the session has no network for good; nil: it is not sensitive. It
+	// is set once, with [Manager.ratchet], and goes with the record.
+	Sensitive *spec.Sensitive `json:"sensitive,omitempty"`
 	// Retained: a TTL has ended the session, or is ending it, and it stays for its workspace.
 	Retained *retention `json:"retained,omitempty"`
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how

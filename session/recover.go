@@ -38,6 +38,7 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 		m.volumes.kept[name] = true
 	}
 	m.loadVolumes(got.volumes)
+	m.loadSensitive(got)
 	ids, err := m.engine.Boxes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing boxes: %w", err)
@@ -66,6 +67,11 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	}
 	for _, f := range r.found {
 		r.claimFound(f)
+	}
+	if err := m.ratchetFound(m.all("")); diskroom.IsFull(err) {
+		m.report(Key{}, "", err.Error()) // a successor finds the same
+	} else if err != nil {
+		return nil, err
 	}
 	if err := r.orphanVolumes(ctx, got.fresh); err != nil {
 		return nil, err

@@ -50,7 +50,7 @@ func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountD
 		err = s.takeVolumes(ctx, c, "volumes", asked, mounts)
 	}
 	if err == nil {
-		err = s.tryReplace(ctx, c, change)
+		err = s.tryReplace(ctx, c, a, change)
 	}
 	if err != nil && undo != nil {
 		undo()
@@ -74,13 +74,17 @@ func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountD
 	return u, nil
 }
 
-func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) error {
+func (s *session) tryReplace(ctx context.Context, c Caller, a *asked, change mountDiff) error {
 	s.mu.Lock()
 	old := s.record.Resolved
 	s.mu.Unlock()
 	// The configuration may have changed since this was allowed.
 	want, err := s.m.policy.RecheckMounts(s.key.Tenant, change.apply(old))
 	if err != nil {
+		return err
+	}
+	s.m.avoidLinks(s.key.Tenant, want.Mounts)
+	if err := s.makeSensitive(c, want.Mounts, a.asksSensitive()); err != nil {
 		return err
 	}
 	if err := s.clearBox(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
 )
 
 // session is one session. The package comment describes its locks.
@@ -37,9 +38,10 @@ type session struct {
 	// record is what the session is, as far as the database has it; see recordLocked. Its
 	// Resolved is replaced as a whole, because views share it.
 	record  sessionRecord
-	bornAt  time.Duration // CreatedAt on the clock of m.now; negative if before Open
-	lifeEnd time.Duration // on the clock of m.now; 0: never
-	release func()        // returns the reservation in the ledger
+	coming  []engine.Mount // that a change under way adds to those of record; see makeSensitive
+	bornAt  time.Duration  // CreatedAt on the clock of m.now; negative if before Open
+	lifeEnd time.Duration  // on the clock of m.now; 0: never
+	release func()         // returns the reservation in the ledger
 
 	// Its box.
 	box       engine.LiveBox // nil without a box; of a failed session, the dead box until clearBox
@@ -155,7 +157,7 @@ func (s *session) view() View {
 	defer s.mu.Unlock()
 	now, used, r := s.m.now(), time.Duration(s.lastUsed.Load()), &s.record
 	v := View{
-		Key: s.key, State: r.State, Reason: r.Reason, Generation: r.Generation, Resolved: r.Resolved,
+		Key: s.key, State: r.State, Reason: r.Reason, Generation: r.Generation, Resolved: s.resolvedLocked(), Sensitive: r.Sensitive,
 		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: r.Unenforced,
 		CreatedAt: r.CreatedAt, LastUsed: s.m.wall(used),
 	}
@@ -177,11 +179,21 @@ func (m *Manager) wall(t time.Duration) time.Time {
 // recordLocked returns the session's record, to be stored.
 func (s *session) recordLocked() *sessionRecord {
 	r := s.record
+	r.Resolved = s.resolvedLocked()
 	r.Fresh = r.Fresh && r.State == Creating
 	if r.LifeLeft = 0; s.lifeEnd > 0 {
 		r.LifeLeft = max(1, s.lifeEnd-s.m.now())
 	}
 	return &r
+}
+
+// resolvedLocked returns what the session has.
+func (s *session) resolvedLocked() policy.Resolved {
+	r := s.record.Resolved
+	if s.record.Sensitive != nil {
+		r.Sensitive, r.Network = true, false
+	}
+	return r
 }
 
 // setLifeLocked sets the end of the lifetime, of which at most left remains.

@@ -13,12 +13,14 @@ import (
 )
 
 // The buckets of the database. The key of a session is tenant NUL id; the key of a process
-// appends NUL and its own id; that of a volume is tenant NUL name. No id can contain a NUL.
+// appends NUL and its own id; that of a volume is tenant NUL name; those of what is sensitive
+// are in sensitiveRecord.key. No id can contain a NUL.
 var (
-	metaBucket     = []byte("meta")
-	sessionsBucket = []byte("sessions")
-	processBucket  = []byte("processes")
-	volumesBucket  = []byte("volumes")
+	metaBucket      = []byte("meta")
+	sessionsBucket  = []byte("sessions")
+	processBucket   = []byte("processes")
+	volumesBucket   = []byte("volumes")
+	sensitiveBucket = []byte("sensitive")
 
 	versionKey = []byte("version")
 	epochKey   = []byte("epoch")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // stray removes a box that no record knows. If the records are lost, it first asks the box
@@ -63,6 +64,9 @@ func (r *recovery) noteFound(box engine.LiveBox) bool {
 
 // claimFound restores the session of a box that was found without a record.
 func (r *recovery) claimFound(f found) {
+	if f.record.Sensitive == nil { // its label is as old as its box
+		f.record.Sensitive = &spec.Sensitive{Since: time.Now().Round(0), Reason: lostRecord}
+	}
 	s := r.restore(f.record)
 	known := map[string]bool{}
 	for _, p := range s.processes {

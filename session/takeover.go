@@ -148,6 +148,9 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 	s.record.Attaching = nil // the box has told what it has
 	s.m.named.settle(s.key, s.record.Resolved.Mounts)
 	s.mu.Unlock()
+	if err := s.m.ratchetFound([]*session{s}); err != nil {
+		s.m.report(s.key, "", err.Error()) // in memory it is sensitive, and settle writes its record again
+	}
 	s.settle(box, rec)
 	close(s.settled)
 	return nil

@@ -48,7 +48,7 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 	}
 	defer s.unlockOp()
 	s.mu.Lock()
-	have, alive, removing := s.record.Resolved, s.aliveLocked(), s.removing
+	have, alive, removing := s.resolvedLocked(), s.aliveLocked(), s.removing
 	s.mu.Unlock()
 	switch {
 	case removing:
@@ -76,6 +76,16 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 		return err
 	}
 	err = s.takeVolumes(ctx, c, "attach_volumes", u.AttachVolumes, diff.attach)
+	if err == nil {
+		reason := ""
+		switch {
+		case want.Sensitive && !have.Sensitive:
+			reason = askedFor
+		case have.Network && !want.Network:
+			reason = networkOff
+		}
+		err = s.makeSensitive(c, diff.attach, reason)
+	}
 	if err == nil {
 		err = s.applyUpdate(ctx, c, have, want, diff)
 	} else {
@@ -115,6 +125,7 @@ func (s *session) decideMounts(have policy.Resolved, u spec.Update) (d mountDiff
 		}
 		d.attach = append(d.attach, m)
 	}
+	s.m.avoidLinks(s.key.Tenant, d.attach)
 	if len(d.attach) > 0 {
 		err = engine.Spec{Mounts: d.apply(have).Mounts}.Validate()
 	}
@@ -126,7 +137,15 @@ func (s *session) decideMounts(have policy.Resolved, u spec.Update) (d mountDiff
 // alone are not decided again, even if the profile has changed or is gone.
 func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Resolved, error) {
 	want := have
+	if u.Sensitive != nil && !*u.Sensitive && have.Sensitive {
+		return want, &policy.DeniedError{Field: "sensitive", Value: "false", Rule: "what has been sensitive stays so: remove the session with its workspace"}
+	}
 	if u.Network != nil {
+		if *u.Network && !have.Network {
+			if err := s.m.MayHaveNetwork(s.key); err != nil {
+				return want, err
+			}
+		}
 		if err := policy.CheckNetworkChange(have.Network, *u.Network); err != nil {
 			return want, err
 		}
@@ -160,6 +179,7 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 			t.Of(&want.Settings).Set(t.Of(&got.Settings))
 		}
 	}
+	want.Network = want.Network && !want.Sensitive
 	return want, nil
 }
 

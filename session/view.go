@@ -37,6 +37,8 @@ type View struct {
 	Box        string // ID; empty without a box
 	// Resolved is what the session has, including live changes.
 	Resolved policy.Resolved
+	// Sensitive says since when and why it has no network for good; nil: it is not sensitive.
+	Sensitive *spec.Sensitive
 	// Volumes are the named volumes among the mounts of Resolved.
 	Volumes []spec.VolumeWish
 	// Execs and Processes count what runs now.

@@ -23,6 +23,8 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "Viewers may use the routes marked `viewer`", "api/roles_test.go TestRoles, api/openapi_test.go TestRoutesAreDocumented"},
 	{"docs/api.md", "`/healthz` answers 200 to anybody", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "an administrator, or a token `* viewer`", "api/roles_test.go TestRoles"},
+	{"docs/api.md", "`GET /v1/sensitive-paths` for viewers of all tenants", "api/roles_test.go TestRoles"},
+	{"docs/api.md", "An administrator who has removed or emptied one can forget it", "api/roles_test.go TestRoles, api/sensitive_test.go TestSensitive"},
 
 	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
 	{"docs/config.md", "users with write permission may connect", "internal/daemon/listen_test.go TestListenUnixModeAndParents, config/validate_test.go TestValidate"},

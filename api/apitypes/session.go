@@ -17,6 +17,8 @@ type (
 	SessionUpdate = spec.Update
 	// Mount is a directory or file of the host, mounted in the box.
 	Mount = spec.MountWish
+	// Sensitive says since when and why something is sensitive.
+	Sensitive = spec.Sensitive
 	// Labels are keys and values that users give to sessions and processes.
 	Labels = spec.Labels
 )
@@ -36,6 +38,7 @@ type Session struct {
 	Name            string           `json:"name,omitempty" doc:"Name for people."`
 	Labels          Labels           `json:"labels,omitempty"`
 	Tenant          string           `json:"tenant"`
+	Sensitive       *Sensitive       `json:"sensitive,omitempty" doc:"Since when and why the session has no network, for good; absent: it is not sensitive."`
 	State           string           `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
 	Reason          string           `json:"reason,omitempty" doc:"Why it failed or stopped."`
 	Box             string           `json:"box,omitempty" doc:"Id of its box."`

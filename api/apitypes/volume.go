@@ -25,16 +25,18 @@ const (
 
 // VolumeRequest asks for a volume. It is created if it does not exist.
 type VolumeRequest struct {
-	Name   string `json:"name" doc:"1 to 64 of A-Z, a-z, 0-9 and \"._-\", not starting with \".\" and without \"..\"."`
-	Size   Size   `json:"size,omitempty" doc:"Hard limit in bytes, or a string such as \"1G\", from 1 MiB: who writes more gets ENOSPC. Only with from it can be absent."`
-	Inodes int64  `json:"inodes,omitempty" doc:"Files and directories that can be in it, at most one for each KiB of its size; absent: one for each 16 KiB, at least 1024."`
-	From   string `json:"from,omitempty" doc:"Volume whose content a new volume gets. No session may have that volume read-write. Its size and inodes are the defaults, and the least that is possible."`
+	Name      string `json:"name" doc:"1 to 64 of A-Z, a-z, 0-9 and \"._-\", not starting with \".\" and without \"..\"."`
+	Size      Size   `json:"size,omitempty" doc:"Hard limit in bytes, or a string such as \"1G\", from 1 MiB: who writes more gets ENOSPC. Only with from it can be absent."`
+	Inodes    int64  `json:"inodes,omitempty" doc:"Files and directories that can be in it, at most one for each KiB of its size; absent: one for each 16 KiB, at least 1024."`
+	From      string `json:"from,omitempty" doc:"Volume whose content a new volume gets. No session may have that volume read-write. Its size and inodes are the defaults, and the least that is possible."`
+	Sensitive bool   `json:"sensitive,omitempty" doc:"Mark the volume as sensitive, also one that exists: sessions that have it have no network, for good."`
 }
 
 // VolumeUpdate changes the limits of a volume.
 type VolumeUpdate struct {
-	Size   Size  `json:"size" doc:"New hard limit. It can shrink to what the volume holds if the host has project quota; otherwise it can only grow, on some hosts only while no session has it."`
-	Inodes int64 `json:"inodes,omitempty" doc:"New limit of files and directories; absent: as before."`
+	Size      Size  `json:"size,omitempty" doc:"New hard limit. It can shrink to what the volume holds if the host has project quota; otherwise it can only grow, on some hosts only while no session has it."`
+	Inodes    int64 `json:"inodes,omitempty" doc:"New limit of files and directories; absent: as before."`
+	Sensitive *bool `json:"sensitive,omitempty" doc:"true marks the volume as sensitive, without a size. What is sensitive stays so."`
 }
 
 // Volume is a directory of limited size that a tenant keeps for its sessions.
@@ -47,6 +49,7 @@ type Volume struct {
 	From      string       `json:"from,omitempty" doc:"Volume of which it was a copy at first."`
 	UsedBytes int64        `json:"used_bytes" doc:"What is in it, as measured last."`
 	Attached  []Attachment `json:"attached" nullable:"false" doc:"Sessions that have it: several read-only, or one read-write."`
+	Sensitive *Sensitive   `json:"sensitive,omitempty" doc:"Since when and why sessions that have it have no network; absent: it is not sensitive."`
 	CreatedAt time.Time    `json:"created_at"`
 	Created   bool         `json:"created,omitempty" doc:"This request made the volume."`
 }
@@ -60,4 +63,17 @@ type Attachment struct {
 // VolumeList is a list of volumes, ordered by tenant and name.
 type VolumeList struct {
 	Volumes []Volume `json:"volumes" nullable:"false"`
+}
+
+// SensitivePath is a path that a sensitive session can write to, or could. A session that mounts it,
+// something in it or something around it, becomes sensitive.
+type SensitivePath struct {
+	Path   string `json:"path" doc:"Path of the host, or volume:NAME/path in a volume of boxd's own, such as a skill of LangBot's."`
+	Tenant string `json:"tenant" doc:"Tenant whose session could write to it."`
+	Sensitive
+}
+
+// SensitivePathList is a list of sensitive paths, sorted.
+type SensitivePathList struct {
+	Paths []SensitivePath `json:"paths" nullable:"false"`
 }

@@ -26,6 +26,7 @@ const (
 // describes a field in an update, if that differs.
 type LiveWishes struct {
 	Network     *bool     `json:"network,omitempty" yaml:"network" doc:"Whether the box has a network beyond loopback." update:"Only false: a network can be given up, not regained."`
+	Sensitive   *bool     `json:"sensitive,omitempty" yaml:"sensitive" doc:"Whether the session holds sensitive data: then it has no network, for good." update:"Only true: what has been sensitive stays so until the session is removed."`
 	CPUs        *float64  `json:"cpus,omitempty" yaml:"cpus" doc:"Processors' worth of time."`
 	Memory      *Size     `json:"memory,omitempty" yaml:"memory" doc:"RAM in bytes, or a string such as \"512M\"."`
 	PIDs        *int64    `json:"pids,omitempty" yaml:"pids" doc:"Processes and threads at once."`
@@ -83,6 +84,13 @@ type MountWish struct {
 	NoLinks string `json:"-"`
 }
 
+// Sensitive says since when and why a session, a volume or a directory of the host holds
+// sensitive data. Nothing takes that back but its removal.
+type Sensitive struct {
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason"`
+}
+
 // VolumeWish asks for a volume of the tenant in the box.
 type VolumeWish struct {
 	Name     string `json:"name" doc:"Name of the volume."`
@@ -95,6 +103,7 @@ type VolumeWish struct {
 // tags describe them in the answer about a profile.
 type Settings struct {
 	Network         bool     `json:"network"`
+	Sensitive       bool     `json:"sensitive" doc:"The session has no network, for good."`
 	CPUs            float64  `json:"cpus"`
 	Memory          Size     `json:"memory" doc:"Bytes."`
 	PIDs            int64    `json:"pids"`
@@ -175,6 +184,7 @@ type Setting struct {
 // Table lists all settings, in the order in which a request is checked.
 var Table = []*Setting{
 	{Name: "network", Lock: true, Flag: "network", Usage: "give the session a network beyond loopback, if its profile may have one"},
+	{Name: "sensitive", Lock: true, Flag: "sensitive", Usage: "mark the session as holding sensitive data: no network, for good"},
 	{Name: "cpus", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"0.5", "1", "2", "4", "unlimited"},
 		Flag: "cpus", Usage: "processors' worth of time: `N` such as 1.5, or \"unlimited\""},
 	{Name: "memory", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"64M", "256M", "512M", "1G", "4G", "unlimited"},

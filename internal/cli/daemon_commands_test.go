@@ -25,7 +25,7 @@ func answers(t *testing.T, table map[string]any) func(seen, http.ResponseWriter)
 func TestLists(t *testing.T) {
 	now := time.Now()
 	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2,
-		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices", Warnings: []string{"no network yet"}}
+		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices", Warnings: []string{"no network yet"}, Sensitive: &apitypes.Sensitive{Since: now, Reason: "volume \"v\" is"}}
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
 	history := apitypes.History{Execs: []apitypes.ExecRecord{{ID: 12, Session: "s1", Verdict: "oom", Signal: "SIGKILL", Argv: []string{"sh", "-c", "evil\x1b[2J"},
 		Stdout: "first\nlast\n", StdoutMissing: &apitypes.Missing{Offset: 6, Bytes: 99}}}}
@@ -37,6 +37,8 @@ func TestLists(t *testing.T) {
 		"GET /v1/sessions/s1/usage":                   apitypes.Usage{Memory: new(int64)},
 		"GET /v1/sessions/s1/execs?limit=20":          history,
 		"GET /v1/sessions/s1/execs?limit=20&output=1": history,
+		"GET /v1/volumes":                             apitypes.VolumeList{Volumes: []apitypes.Volume{{Name: "v", Size: 1 << 20, Sensitive: session.Sensitive}}},
+		"GET /v1/sensitive-paths":                     apitypes.SensitivePathList{Paths: []apitypes.SensitivePath{{Path: "/srv/x", Tenant: "acme", Sensitive: apitypes.Sensitive{Since: now, Reason: `session "s"`}}}},
 		"GET /v1/usage":                               usage,
 		"GET /v1/usage?by=user":                       usage,
 		"GET /v1/status":                              apitypes.Status{Reason: "the launcher is gone", Version: "9"},
@@ -46,9 +48,12 @@ func TestLists(t *testing.T) {
 		status int
 		parts  []string
 	}{
-		{"sessions ls", 0, []string{"SESSION", "s1", "running"}},
+		{"sessions ls", 0, []string{"SESSION", "SENSITIVE\n", "s1", "running", "\tyes\n"}},
+		{"volumes ls", 0, []string{"VOLUME", "SENSITIVE\n", "v", "\tyes\n"}},
+		{"sensitive ls", 0, []string{"PATH", "/srv/x\tacme\tsince 2", `: session "s"`}},
+		{"sensitive ls -q", 0, []string{"/srv/x\n"}},
 		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
-		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices", "warning", "no network yet"}},
+		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices", "warning", "no network yet", "sensitive", `: volume "v" is`}},
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
 		{"ps -a", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
 		{"ps s1 -a --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},

@@ -23,7 +23,7 @@ func (a *App) newSessions() *cobra.Command {
 
 A session is a named box with a workspace. boxd exec and boxd start create it.`,
 	}
-	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsLabel(), a.newSessionsRename(), a.newSessionsRemove())
+	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsLabel(), a.newSessionsRename(), a.newSessionsSensitive(), a.newSessionsRemove())
 	return cmd
 }
 
@@ -68,13 +68,13 @@ func orEmpty[T any](list []T) []T {
 }
 
 func writeSessions(w screen, list []apitypes.Session, now time.Time) error {
-	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN")
+	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN", "SENSITIVE")
 	for _, s := range list {
 		ends := ""
 		if s.ExpiresAt != nil {
 			ends = short(s.ExpiresAt.Sub(now))
 		}
-		t.row(s.ID, s.Tenant, s.State, s.Profile, fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends)
+		t.row(s.ID, s.Tenant, s.State, s.Profile, fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
 	}
 	return t.flush()
 }
@@ -119,6 +119,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	t.row("cpus", limitText(s.CPUs, func(n float64) string { return fmt.Sprint(n) }))
 	t.row("pids", limitText(s.PIDs, plainCount))
 	t.row("network", map[bool]string{true: "on", false: "off"}[s.Network])
+	if s.Sensitive != nil {
+		t.row("sensitive", sensitiveText(s.Sensitive))
+	}
 	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.WritableRoot])
 	t.row("workspace", workspaceText(s))
 	if s.Unenforced != "" {
@@ -148,6 +151,43 @@ func writeSession(w screen, s apitypes.Session) error {
 	}
 	t.row("running", fmt.Sprintf("%d commands, %d processes", s.Execs, s.Processes))
 	return t.flush()
+}
+
+// yes marks what is sensitive in lists.
+func yes(s *apitypes.Sensitive) string {
+	if s == nil {
+		return ""
+	}
+	return "yes"
+}
+
+func sensitiveText(s *apitypes.Sensitive) string {
+	return "since " + s.Since.Local().Format(time.DateTime) + ": " + s.Reason
+}
+
+func (a *App) newSessionsSensitive() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:   "sensitive SESSION [flags]",
+		Short: "Mark a session as holding sensitive data, for good",
+		Long: `Mark a session as holding sensitive data. From then on it has no network, and what it can
+write to becomes sensitive as well: volumes, directories of the host, sessions that get copies
+of its files. Only removing the session with its workspace ends that.`,
+		Args: exactly("SESSION"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				on := true
+				s, err := c.Update(ctx, args[0], apitypes.SessionUpdate{LiveWishes: apitypes.LiveWishes{Sensitive: &on}})
+				if err == nil && f.json {
+					err = writeJSON(a.Stdout, s)
+				}
+				return err
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, listSessions),
+	}
+	f.register(cmd)
+	return cmd
 }
 
 // workspaceText names the mode and the directory of the workspace, and its target and its limit

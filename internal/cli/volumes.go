@@ -16,13 +16,13 @@ import (
 func (a *App) newVolumes() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volumes",
-		Short: "Create, list, resize, attach, copy and remove volumes",
-		Long: `Create, list, resize, attach, copy and remove volumes of the daemon.
+		Short: "Create, list, resize, mark, attach, copy and remove volumes",
+		Long: `Create, list, resize, mark, attach, copy and remove volumes of the daemon.
 
 A volume is a directory of limited size that outlives sessions. Several sessions can have it
 read-only, or one can have it read-write. boxd exec and boxd start attach it with --volume.`,
 	}
-	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesSnapshot(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
+	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesSnapshot(), a.newVolumesResize(), a.newVolumesSensitive(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
 		a.newVolumesExport(), a.newVolumesImport())
 	return cmd
 }
@@ -54,13 +54,13 @@ func (a *App) newVolumesList() *cobra.Command {
 }
 
 func writeVolumes(w screen, list []apitypes.Volume) error {
-	t := newTable(w, "VOLUME", "TENANT", "STATE", "SIZE", "USED", "SESSIONS")
+	t := newTable(w, "VOLUME", "TENANT", "STATE", "SIZE", "USED", "SESSIONS", "SENSITIVE")
 	for _, v := range list {
 		var sessions []string
 		for _, s := range v.Attached {
 			sessions = append(sessions, s.Session+map[bool]string{true: " (ro)", false: " (rw)"}[s.ReadOnly])
 		}
-		t.row(v.Name, v.Tenant, v.State, spec.FormatSize(int64(v.Size)), spec.FormatSize(v.UsedBytes), strings.Join(sessions, ", "))
+		t.row(v.Name, v.Tenant, v.State, spec.FormatSize(int64(v.Size)), spec.FormatSize(v.UsedBytes), strings.Join(sessions, ", "), yes(v.Sensitive))
 	}
 	return t.flush()
 }
@@ -68,6 +68,7 @@ func writeVolumes(w screen, list []apitypes.Volume) error {
 func (a *App) newVolumesCreate() *cobra.Command {
 	var f remoteFlags
 	var size, inodes int64
+	var sensitive bool
 	cmd := &cobra.Command{
 		Use:     "create NAME --size SIZE [flags]",
 		Short:   "Create a volume",
@@ -79,7 +80,7 @@ func (a *App) newVolumesCreate() *cobra.Command {
 				return usageError(cmd, "--size SIZE is missing: the hard limit of the volume, such as 1G")
 			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
-				v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: args[0], Size: apitypes.Size(size), Inodes: inodes})
+				v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: args[0], Size: apitypes.Size(size), Inodes: inodes, Sensitive: sensitive})
 				if err == nil && f.json {
 					err = writeJSON(a.Stdout, v)
 				}
@@ -87,6 +88,7 @@ func (a *App) newVolumesCreate() *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&sensitive, "sensitive", false, "mark the volume as sensitive: sessions that have it have no network, for good")
 	registerVolumeLimits(cmd, &size, &inodes)
 	f.register(cmd)
 	return cmd
@@ -156,6 +158,29 @@ while no session has it.`,
 		ValidArgsFunction: a.completeNames(&f, listVolumes),
 	}
 	registerVolumeLimits(cmd, &size, &inodes)
+	f.register(cmd)
+	return cmd
+}
+
+func (a *App) newVolumesSensitive() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:   "sensitive NAME [flags]",
+		Short: "Mark a volume as sensitive, for good",
+		Long: `Mark a volume as sensitive. Sessions that have it, now or later, have no network from then
+on, even after it is detached. Only removing the volume takes the mark off.`,
+		Args: exactly("NAME"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				v, err := c.MarkVolume(ctx, args[0])
+				if err == nil && f.json {
+					err = writeJSON(a.Stdout, v)
+				}
+				return err
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, listVolumes),
+	}
 	f.register(cmd)
 	return cmd
 }

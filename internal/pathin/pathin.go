@@ -16,6 +16,9 @@ func Below(p, dir string) bool {
 	return ok && rel != "."
 }
 
+// Overlap reports whether one of the two lies in the other.
+func Overlap(p, q string) bool { return In(p, q) || In(q, p) }
+
 // Rel returns p relative to dir, "." for dir itself; ok reports whether p lies in dir. Unlike
 // [path/filepath.Rel], it never returns a path with "..".
 func Rel(p, dir string) (rel string, ok bool) {

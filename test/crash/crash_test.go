@@ -56,8 +56,8 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	w.end(sessions)
-	t.Logf("%d execs with the right exit code, %d requests cut off, %d sessions made and removed, %d MB relayed",
-		w.execs.Load(), w.cut.Load(), w.churned.Load(), w.bytes.Load()>>20)
+	t.Logf("%d execs with the right exit code, %d requests cut off, %d sessions made and removed, %d made sensitive, %d MB relayed",
+		w.execs.Load(), w.cut.Load(), w.churned.Load(), w.ratcheted.Load(), w.bytes.Load()>>20)
 	t.Log(stats)
 }
 
@@ -170,6 +170,10 @@ func (w *world) populate(seed uint64) map[string]fixed {
 		sessions[id] = w.look(id)
 	}
 	w.churn("churn")
+	if _, err := w.client.CreateVolume(w.ctx, apitypes.VolumeRequest{Name: secret, Size: 1 << 20, Sensitive: true}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.ratchet("ratchet")
 	return sessions
 }
 
@@ -347,6 +351,9 @@ func (w *world) end(sessions map[string]fixed) {
 		}
 	}
 	w.actors.Wait()
+	if err := w.client.RemoveVolume(w.ctx, secret); err != nil {
+		w.t.Errorf("removing volume %s: %v", secret, err)
+	}
 	w.settle(w.books)
 	w.shut()
 }

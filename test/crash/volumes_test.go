@@ -38,7 +38,7 @@ func TestVolumes(t *testing.T) {
 	t.Logf("%d rounds; to see the same again: BOXD_CRASH_SEED=%d", rounds, seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 
-	w := &volumeWorld{world: newWorld(t), logged: map[string]int{}}
+	w := &volumeWorld{world: newWorld(t, ""), logged: map[string]int{}}
 	w.prepare()
 	w.contend("left")
 	w.contend("right")

@@ -46,17 +46,18 @@ type world struct {
 	client *client.Client
 	ctx    context.Context
 
-	stop    chan struct{} // closed when the actors shall end
-	actors  sync.WaitGroup
-	mu      sync.Mutex
-	failed  error
-	phase   atomic.Int64 // odd while the daemon is dead; changes cut off requests under way
-	execs   atomic.Int64
-	cut     atomic.Int64
-	bytes   atomic.Int64
-	churned atomic.Int64
-	kills   int    // processes that got SIGKILL
-	books   *books // of the client's tenant
+	stop      chan struct{} // closed when the actors shall end
+	actors    sync.WaitGroup
+	mu        sync.Mutex
+	failed    error
+	phase     atomic.Int64 // odd while the daemon is dead; changes cut off requests under way
+	execs     atomic.Int64
+	cut       atomic.Int64
+	bytes     atomic.Int64
+	churned   atomic.Int64
+	kills     int    // processes that got SIGKILL
+	books     *books // of the client's tenant
+	ratcheted atomic.Int64
 }
 
 func (w *world) fail(format string, args ...any) {
@@ -219,6 +220,62 @@ func (w *world) churn(name string) {
 				return err
 			})
 			w.churned.Add(1)
+		}
+	})
+}
+
+// secret is a sensitive volume.
+const secret = "secret"
+
+// ratchet makes sessions that get a sensitive volume while they live. Whatever became of that
+// request, a box that has the volume belongs to a sensitive session.
+func (w *world) ratchet(name string) {
+	w.act(func() {
+		for i := 0; !w.stopping(); i++ {
+			id := fmt.Sprintf("%s-%d", name, i)
+			w.again(func() error {
+				_, err := w.client.Ensure(w.ctx, apitypes.SessionRequest{ID: id})
+				return err
+			})
+			before := w.phase.Load()
+			updated, err := w.client.Update(w.ctx, id, apitypes.SessionUpdate{AttachVolumes: []apitypes.SessionVolume{{Name: secret, Target: "/secret", ReadOnly: true}}})
+			if err != nil && !w.forgiven(err, before) {
+				w.fail("attaching to %s: %w", id, err)
+				return
+			}
+			if err == nil && updated.Sensitive == nil {
+				w.fail("session %s has got a sensitive volume and is not sensitive", id)
+				return
+			}
+			var has *apitypes.ExecResult
+			var s apitypes.Session
+			w.again(func() error {
+				r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Shell: "grep -q ' /secret ' /proc/self/mountinfo"})
+				has = r
+				return err
+			})
+			w.again(func() (err error) {
+				s, err = w.client.Session(w.ctx, id)
+				return err
+			})
+			switch {
+			case w.ctx.Err() != nil:
+				return
+			case has.Status == 0 && s.Sensitive == nil:
+				w.fail("the box of session %s has a sensitive volume, and the session is not sensitive", id)
+				return
+			case err == nil && s.Sensitive == nil:
+				w.fail("session %s is not sensitive any more", id)
+				return
+			}
+			w.again(func() error {
+				err := w.client.Remove(w.ctx, id)
+				if client.IsCode(err, apitypes.CodeSessionNotFound) {
+					return nil // the one before this was carried out
+				}
+				return err
+			})
+			w.ratcheted.Add(1)
 		}
 	})
 }

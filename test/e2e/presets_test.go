@@ -74,6 +74,55 @@ func TestPresetExecution(t *testing.T) {
 	d.wantRefused(125, d.run("code", "n", write("x.pl", "1;")), "--language", `no language has files like "x.pl"`)
 }
 
+// TestPresetOfflineReadonly: code looks at data that it is given, and can change nothing but its
+// own scratch space, whatever the request asks for. Its session has no network, for good.
+func TestPresetOfflineReadonly(t *testing.T) {
+	testutil.RequireProgram(t, "python3")
+	data := t.TempDir()
+	if err := os.WriteFile(filepath.Join(data, "table.csv"), []byte("1\n2\n39\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(data, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t, "--allow-mount-root", data)
+	d.says(0, "", "volumes", "create", "data", "--size", "4M")
+	d.stdin = strings.NewReader(`
+import os, socket
+print(sum(int(line) for line in open("/table/table.csv")))
+for path in ["/table", "/data", "/workspace", "/etc", "/usr", "/tmp", os.environ["HOME"], "/dev/shm"]:
+    try:
+        open(path + "/x", "w").close()
+        print("wrote", path)
+    except OSError as e:
+        print(path, e.strerror)
+try:
+    socket.create_connection(("192.0.2.1", 80), 1)
+except OSError as e:
+    print(e.strerror)
+`)
+	got := d.run("code", "judge", "--profile", "offline_readonly", "-v", data+":/table", "--volume", "data:/data", "--rw-rootfs", "--sensitive=false", "--network", "--language", "python", "-")
+	const ro = " Read-only file system\n"
+	if want := "42\n/table" + ro + "/data" + ro + "/workspace" + ro + "/etc" + ro + "/usr" + ro + "wrote /tmp\nwrote /home/box\nwrote /dev/shm\nNetwork is unreachable\n"; got.status != 0 || got.stdout != want {
+		t.Errorf("%v, want %q", got, want)
+	}
+	if left, err := os.ReadDir(data); err != nil || len(left) != 1 {
+		t.Errorf("%v, %v", left, err)
+	}
+	var s struct {
+		Network    bool
+		Overridden []string
+		Sensitive  *struct{ Reason string }
+	}
+	if got := d.run("sessions", "show", "judge", "--json"); json.Unmarshal([]byte(got.stdout), &s) != nil || s.Network || s.Sensitive == nil || !strings.Contains(s.Sensitive.Reason, `profile "offline_readonly"`) ||
+		!slices.Equal(s.Overridden, []string{"mounts[0].read_only", "network", "sensitive", "volumes[0].read_only", "writable_root"}) {
+		t.Errorf("%+v: %v", s, got)
+	}
+	if got := d.run("exec", "judge", "--memory", "512M", "--", "true"); got.status != 125 {
+		t.Errorf("above its cap: %v", got)
+	}
+}
+
 // TestPresetApp: a server answers on its port, many connections at a time, and its session
 // stays for a day without use.
 func TestPresetApp(t *testing.T) {
