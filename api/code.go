@@ -7,10 +7,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -73,14 +75,20 @@ func codeOf(q *apitypes.CodeRequest) (session.Exec, error) {
 			if i := slices.IndexFunc(extra, func(f codeFile) bool { return f.path == code.path }); i >= 0 {
 				return &engine.FieldError{Field: fmt.Sprintf("files[%d].path", i), Value: spec.Quote(q.Files[i].Path), Rule: "must not be the file of the code itself"}
 			}
-			beside, elsewhere, err := packCode(append(slices.Clone(extra), code), dir)
+			all := append(slices.Clone(extra), code)
+			beside, each, err := packCode(all, dir)
 			if err != nil {
 				return err
 			}
-			if _, err := files.Unpack(ctx, box, o, dir, beside, files.UnpackOptions{New: 0o700, MaxBytes: int64(beside.Len())}); err != nil {
+			_, err = files.Unpack(ctx, box, o, dir, beside, files.UnpackOptions{New: 0o700, MaxBytes: int64(beside.Len())})
+			if errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrNotExist) { // a box of an older build does not know this
+				each = all
+				err = files.Mkdir(ctx, box, o, dir, files.MkdirOptions{Mode: 0o700})
+			}
+			if err != nil {
 				return err
 			}
-			for _, f := range elsewhere {
+			for _, f := range each {
 				if _, err := files.Write(ctx, box, o, f.path, bytes.NewReader(f.content), files.WriteOptions{MakeParents: true}); err != nil {
 					return err
 				}

@@ -209,3 +209,15 @@ func TestCodeOutputs(t *testing.T) {
 		}
 	}
 }
+
+// Code runs in boxes of older builds, too.
+func TestCodeInOldBox(t *testing.T) {
+	f := serveCode(t)
+	ensure(t, f.client(), "a")
+	f.engine.old.Store(true)
+	res, err := f.client().Code(t.Context(), "a", apitypes.CodeRequest{Language: "shell", Code: `. "$WHERE/lib/a.sh"; printf %s "$WHERE"`, Files: []apitypes.CodeFile{{Path: "lib/a.sh", Content: "set -e"}}})
+	if err != nil || !strings.HasPrefix(res.Stdout, "/tmp/code-") {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	awaitGone(t, res.Stdout)
+}

@@ -24,6 +24,7 @@ type fakeEngine struct {
 	volumes []engine.Volume
 	sick    error        // what Health and Create say
 	killed  chan string  // arguments of commands whose context ended
+	old     atomic.Bool  // boxes cannot unpack
 	stalls  atomic.Bool  // file operations never end
 	started atomic.Int32 // file operations that stall
 }
@@ -127,6 +128,9 @@ func (b *fakeBox) Start(ctx context.Context, c engine.Command) (engine.Process, 
 		return noProcess{}, nil
 	}
 	cmd := command(c)
+	if c.Builtin == engine.BuiltinFiles && c.Args[0] == "unpack" && b.engine.old.Load() {
+		cmd.Args[1] = "unheard-of"
+	}
 	if c.Builtin == engine.BuiltinFiles && b.engine.stalls.Load() {
 		cmd.Path, cmd.Args = "/bin/sleep", []string{"sleep", "79"}
 		b.engine.started.Add(1)

@@ -39,7 +39,7 @@ func (b *bench) awaitTidy(key Key) {
 		b.t.Fatal(err)
 	}
 	s.tidying.Lock()
-	s.tidying.Unlock()
+	defer s.tidying.Unlock()
 }
 
 func TestCode(t *testing.T) {
