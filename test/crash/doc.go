@@ -1,7 +1,7 @@
 // Package crash kills the daemon, its launcher and the launcher's keeper at random
 // moments while sessions, execs and managed processes are busy, and checks that
-// nothing is lost, repeated, invented or left behind. docs/reliability.md has the
-// result of a long run:
+// nothing is lost, repeated, invented or left behind. TestVolumes does the same to volumes.
+// docs/reliability.md has the result of a long run:
 //
-//	BOXD_CRASH_ROUNDS=1000 make test-root PKGS=./test/crash TESTARGS="-v -timeout 60m"
+//	BOXD_CRASH_ROUNDS=1000 make test-root PKGS=./test/crash RUN=TestCrash TESTARGS="-v -timeout 60m"
 package crash
