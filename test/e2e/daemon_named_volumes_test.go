@@ -73,7 +73,7 @@ func TestNamedVolumes(t *testing.T) {
 	d.says(0, "", "sessions", "rm", "x")
 	// A process that still has a file of a detached volume open keeps it from being copied.
 	d.says(0, "", "exec", "x", "--volume", "large:/data", "--", "true")
-	d.says(0, "", "start", "x", "writer", "--", "sh", "-c", "exec 3> /data/log; while :; do echo x >&3; done")
+	d.says(0, "", "start", "x", "--id", "writer", "--", "sh", "-c", "exec 3> /data/log; while :; do echo x >&3; done")
 	d.says(0, "", "volumes", "detach", "x", "large")
 	d.wantRefused(125, d.run("volumes", "snapshot", "large", "torn"), `from "large"`, "written to while it was copied")
 	d.says(0, "", "sessions", "rm", "x")
