@@ -97,6 +97,7 @@ func FuzzSessionBody(f *testing.F) {
 
 func FuzzTokens(f *testing.F) {
 	f.Add(tokenFile)
+	f.Add(adminToken + " acme operator ci scope={user} requests=0.5 requests_burst=3 execs=-1 creates=1e3")
 	f.Fuzz(func(t *testing.T, text string) {
 		if tokens, err := tokensOf(strings.NewReader(text)); (tokens == nil) == (err == nil) {
 			t.Fatalf("%v, %v", tokens, err)

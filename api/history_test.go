@@ -102,7 +102,9 @@ func TestUsage(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	_, metrics := f.raw("GET", "/metrics", scraperToken, "")
-	for _, line := range []string{`boxd_usage_execs_total{profile="default",tenant="default"} 3`, `boxd_usage_processes_total{profile="default",tenant="default"} 0`,
+	for _, line := range []string{`boxd_usage_execs_total{label_my_team="",label_user="ada",profile="default",tenant="default"} 2`,
+		`boxd_usage_execs_total{label_my_team="",label_user="eve",profile="default",tenant="default"} 1`,
+		`boxd_usage_processes_total{label_my_team="",label_user="eve",profile="default",tenant="default"} 0`,
 		`boxd_tenant_sessions{label_my_team="",label_user="ada",profile="default",tenant="default"} 2`} {
 		if !strings.Contains(string(metrics), line+"\n") {
 			t.Errorf("metrics without %s", line)

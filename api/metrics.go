@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
+	"github.com/boxd/boxd/session/history"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -59,6 +60,13 @@ func (c *call) metrics() error {
 type collector struct {
 	s        *Server
 	labelled *prometheus.Desc // sessions by tenant, profile and Options.MetricLabels
+	used     []usageFigure
+}
+
+// usageFigure is a sum over everything that has run, told apart as sessions are.
+type usageFigure struct {
+	desc  *prometheus.Desc
+	value func(*history.Counters) float64
 }
 
 func newCollector(s *Server) *collector {
@@ -66,7 +74,18 @@ func newCollector(s *Server) *collector {
 	for _, key := range s.opt.MetricLabels {
 		names = append(names, spec.MetricLabel(key))
 	}
-	return &collector{s, describe("tenant_sessions", "Sessions by tenant, profile and the labels of http.metric_labels.", names...)}
+	figure := func(name, help string, value func(*history.Counters) float64) usageFigure {
+		return usageFigure{describe("usage_"+name+"_total", help, names...), value}
+	}
+	return &collector{s, describe("tenant_sessions", "Sessions by tenant, profile and the labels of http.metric_labels.", names...), []usageFigure{
+		figure("execs", "Commands that have ended, told apart as tenant_sessions; continues across restarts, as do the following.", func(c *history.Counters) float64 { return float64(c.Execs) }),
+		figure("processes", "Managed processes that have ended.", func(c *history.Counters) float64 { return float64(c.Processes) }),
+		figure("cpu_seconds", "Processor time of commands and managed processes that have ended.", func(c *history.Counters) float64 { return c.CPU.Seconds() }),
+		figure("wall_seconds", "Time between their starts and ends.", func(c *history.Counters) float64 { return c.Wall.Seconds() }),
+		figure("written_bytes", "Bytes that they wrote to block devices.", func(c *history.Counters) float64 { return float64(c.Written) }),
+		figure("session_seconds", "Time for which sessions have had a box.", func(c *history.Counters) float64 { return float64(c.Lived) / 1000 }),
+		figure("memory_gib_seconds", "Memory of their boxes multiplied with time.", (*history.Counters).GiBSeconds),
+	}}
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -76,13 +95,6 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descSessions   = describe("sessions", "Sessions by state.", "state")
 	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
-	descUsedExecs  = describe("usage_execs_total", "Commands that have ended, by tenant and profile; continues across restarts, as do the following.", "tenant", "profile")
-	descUsedProcs  = describe("usage_processes_total", "Managed processes that have ended.", "tenant", "profile")
-	descUsedCPU    = describe("usage_cpu_seconds_total", "Processor time of commands and managed processes that have ended.", "tenant", "profile")
-	descUsedWall   = describe("usage_wall_seconds_total", "Time between their starts and ends.", "tenant", "profile")
-	descUsedBytes  = describe("usage_written_bytes_total", "Bytes that they wrote to block devices.", "tenant", "profile")
-	descUsedLife   = describe("usage_session_seconds_total", "Time for which sessions have had a box.", "tenant", "profile")
-	descUsedMemory = describe("usage_memory_gib_seconds_total", "Memory of their boxes multiplied with time.", "tenant", "profile")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 )
 
@@ -135,8 +147,11 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descUsedExecs, descUsedProcs, descUsedCPU, descUsedWall, descUsedBytes, descUsedLife, descUsedMemory, descRelayBytes, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, c.labelled} {
 		ch <- d
+	}
+	for _, f := range c.used {
+		ch <- f.desc
 	}
 }
 
@@ -159,13 +174,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descVerdicts, prometheus.CounterValue, float64(n), string(verdict))
 	}
 	c.collectSessions(ch)
-	for _, t := range c.s.opt.Sessions.UsageTotals() {
-		for desc, value := range map[*prometheus.Desc]float64{descUsedExecs: float64(t.Execs), descUsedProcs: float64(t.Processes),
-			descUsedCPU: t.CPU.Seconds(), descUsedWall: t.Wall.Seconds(), descUsedBytes: float64(t.Written),
-			descUsedLife: float64(t.Lived) / 1000, descUsedMemory: t.GiBSeconds()} {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, t.Tenant, t.Profile)
-		}
-	}
+	c.collectUsage(ch)
 	for stream, n := range map[string]int64{"stdin": r.relay.StdinBytes.Load(), "stdout": r.relay.StdoutBytes.Load(), "stderr": r.relay.StderrBytes.Load()} {
 		ch <- prometheus.MustNewConstMetric(descRelayBytes, prometheus.CounterValue, float64(n), stream)
 	}
@@ -175,13 +184,35 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 func (c *collector) collectSessions(ch chan<- prometheus.Metric) {
 	counts := map[string]float64{} // by the values, separated by NUL
 	for _, v := range c.s.opt.Sessions.List("") {
-		k := v.Tenant + "\x00" + v.Resolved.Profile
-		for _, key := range c.s.opt.MetricLabels {
-			k += "\x00" + strings.ReplaceAll(v.Resolved.Labels[key], "\x00", "")
-		}
-		counts[k]++
+		counts[c.values(v.Tenant, v.Resolved.Profile, v.Resolved.Labels)]++
 	}
 	for k, n := range counts {
 		ch <- prometheus.MustNewConstMetric(c.labelled, prometheus.GaugeValue, n, strings.Split(k, "\x00")...)
 	}
+}
+
+// collectUsage adds up what has run by the same values.
+func (c *collector) collectUsage(ch chan<- prometheus.Metric) {
+	sums := map[string]*history.Counters{}
+	for _, t := range c.s.opt.Sessions.UsageTotals() {
+		k := c.values(t.Tenant, t.Profile, t.Labels)
+		if sums[k] == nil {
+			sums[k] = &history.Counters{}
+		}
+		sums[k].Add(t.Counters)
+	}
+	for k, sum := range sums {
+		for _, f := range c.used {
+			ch <- prometheus.MustNewConstMetric(f.desc, prometheus.CounterValue, f.value(sum), strings.Split(k, "\x00")...)
+		}
+	}
+}
+
+// values are those of the labels of a metric, separated by NUL.
+func (c *collector) values(tenant, profile string, labels map[string]string) string {
+	k := tenant + "\x00" + profile
+	for _, key := range c.s.opt.MetricLabels {
+		k += "\x00" + strings.ReplaceAll(labels[key], "\x00", "")
+	}
+	return k
 }

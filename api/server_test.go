@@ -102,7 +102,7 @@ func serve(t testing.TB, change func(*Options, *policy.Config)) *fixture {
 		t.Fatal(err)
 	}
 	so := session.Options{DB: filepath.Join(dir, "db"), Workspaces: filepath.Join(dir, "w"),
-		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec}
+		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec, MetricLabels: o.MetricLabels}
 	if o.Audit != nil {
 		so.Audit = o.Audit
 	}

@@ -95,6 +95,14 @@ func (p *Process) rememberProbe(kind history.Probe, box string, started time.Tim
 // entry returns an entry of session key with as much of args as its profile keeps.
 func (m *Manager) entry(key Key, r policy.Resolved, args []string) history.Entry {
 	e := history.Entry{Tenant: key.Tenant, Session: key.ID, Profile: r.Profile, User: r.Labels[userLabel]}
+	for _, key := range m.options.MetricLabels {
+		if value, ok := r.Labels[key]; ok {
+			if e.Labels == nil {
+				e.Labels = map[string]string{}
+			}
+			e.Labels[key] = value
+		}
+	}
 	switch m.policy.Keep(r).Argv {
 	case policy.KeepFull:
 		e.Argv = shownArgs(args, maxHistoryArgs)
@@ -145,7 +153,7 @@ func (m *Manager) Usage(q history.UsageQuery) ([]history.Usage, error) {
 	return list, nil
 }
 
-// UsageTotals returns what was used since ever, by tenant and profile.
+// UsageTotals returns what was used since ever, by tenant, profile and Options.MetricLabels.
 func (m *Manager) UsageTotals() []history.Totals { return m.history.Totals() }
 
 // checkBudget refuses to start anything for a tenant that has used up what it may use on one day. What runs

@@ -51,6 +51,8 @@ type Options struct {
 	// ExecHistory bounds what is kept of commands and processes that have ended. Dir is "history" next to
 	// DB if it is empty; Open sets Report.
 	ExecHistory history.Options
+	// MetricLabels are the keys of labels of sessions that [Manager.UsageTotals] tells apart.
+	MetricLabels []string
 	// MinFree is how many percent of the file system of Workspaces must stay free of data
 	// that boxes write to workspaces without a hard limit; 0: none.
 	MinFree int

@@ -52,7 +52,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		KeepEnded: c.Sessions.KeepEnded, MinFree: c.Sessions.MinFree, StopGrace: time.Duration(c.Sessions.StopGrace),
 		ExecHistory: history.Options{SessionEntries: c.History.SessionEntries, SessionBytes: int64(c.History.SessionSize),
 			TenantBytes: int64(c.History.TenantSize), Keep: c.History.Keep.D(), KeepUsage: c.History.KeepUsage.D()},
-		Observe: metrics.ObserveExec,
+		Observe: metrics.ObserveExec, MetricLabels: c.HTTP.MetricLabels,
 	})
 	if err != nil {
 		return fmt.Errorf("sessions: %w", err)

@@ -22,7 +22,7 @@ var (
 	sizeBucket    = []byte("sizes")     // tenant, session, or tenant alone: size of its entries
 	processBucket = []byte("processes") // tenant, session, box, key: the number of the entry
 	usageBucket   = []byte("usage")     // tenant, day, profile, session, user: Counters
-	totalBucket   = []byte("totals")    // tenant, profile: Counters since ever
+	totalBucket   = []byte("totals")    // tenant, profile and, if there are any, labels as JSON: Counters since ever
 	rowBucket     = []byte("rows")      // tenant: number of its keys in usageBucket
 	meterBucket   = []byte("meters")    // tenant, session: Meter of its box; missing in databases of older builds
 
@@ -76,6 +76,7 @@ func processKey(e *Entry) []byte {
 type item struct {
 	entry Entry
 	body  []byte
+	total totalKey // where it is counted
 }
 
 // store stores items, in one transaction with the number up to which entries are stored.
@@ -135,10 +136,10 @@ func (b *batch) put(it item, keep bool) error {
 		if err := b.meter(e); err != nil || e.Gone {
 			return err
 		}
-		return b.count(e)
+		return b.count(e, it.total)
 	}
 	if e.Probe != "" {
-		return b.count(e)
+		return b.count(e, it.total)
 	}
 	process := processKey(e)
 	if process != nil {
@@ -149,7 +150,7 @@ func (b *batch) put(it item, keep bool) error {
 			return err
 		}
 	}
-	if err := b.count(e); err != nil {
+	if err := b.count(e, it.total); err != nil {
 		return err
 	}
 	if !keep && process == nil {

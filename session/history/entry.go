@@ -23,6 +23,8 @@ type Entry struct {
 	Profile string `json:"profile,omitempty"`
 	// User is the label "user" of the session, for accounting.
 	User string `json:"user,omitempty"`
+	// Labels are those of the session that [Totals] tell apart.
+	Labels map[string]string `json:"labels,omitempty"`
 	// Process is the ID of a managed process; empty: a command. Key tells apart the processes
 	// that have had this ID: Append ignores a second entry with the same tenant, session, box and key.
 	Process string `json:"process,omitempty"`

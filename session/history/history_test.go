@@ -838,3 +838,34 @@ func TestProbes(t *testing.T) {
 		b.reopen()
 	}
 }
+
+// TestLabelledTotals: totals tell labels apart, up to a bound, and find them again after a kill.
+func TestLabelledTotals(t *testing.T) {
+	b := open(t, Options{})
+	b.append(entry("t", "a", 1)) // without labels, as those of older builds
+	for round := range 3 {
+		for n := range maxLabelled + 5 {
+			e := entry("t", "a", 1)
+			e.Labels = map[string]string{"team": fmt.Sprint("x\x00", n), "zone": "z"}
+			b.append(e)
+			if n == 100*round {
+				must(t, b.flush())
+			}
+		}
+		b.kill()
+		b.reopen()
+	}
+	labelled := map[string]int64{}
+	for _, total := range b.Totals() {
+		labelled[total.Labels["team"]+"/"+total.Labels["zone"]] += total.Execs
+	}
+	if len(labelled) != maxLabelled+2 || labelled["/"] != 1 || labelled["x\x007/z"] != 3 || labelled["*/*"] != 15 {
+		t.Errorf("%d rows, %v", len(labelled), labelled)
+	}
+	other := entry("u", "a", 1)
+	other.Labels = map[string]string{"team": "a"}
+	b.append(other)
+	if n := len(b.Totals()); n != maxLabelled+3 {
+		t.Errorf("%d rows with another tenant", n)
+	}
+}

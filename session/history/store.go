@@ -83,6 +83,7 @@ type Store struct {
 	failed   error      // why the last batch could not be stored
 	refused  error      // why the last entry was refused, nil after one that was not
 	totals   map[totalKey]Counters
+	labelled map[string]int                 // by tenant: those of totals that have labels
 	days     map[string]map[string]Counters // by day (YYYY-MM-DD, UTC) and tenant
 	closed   bool
 	meters   map[string]Meter // those that Open found; they do not change
@@ -224,6 +225,12 @@ func (s *Store) load(path string) (applied uint64, err error) {
 		if s.totals, err = readTotals(tx); err != nil {
 			return err
 		}
+		s.labelled = map[string]int{}
+		for k := range s.totals {
+			if k.labels != "" {
+				s.labelled[k.tenant]++
+			}
+		}
 		if s.meters, err = readMeters(tx); err != nil {
 			return err
 		}
@@ -254,7 +261,7 @@ func (s *Store) replay(applied uint64) error {
 			if e.Seq >= s.next {
 				s.next = e.Seq + 1
 				s.bytes += int64(len(body))
-				s.pendLocked(item{e, body})
+				s.pendLocked(item{entry: e, body: body})
 				switch at := string(join(e.Tenant, e.Session)); {
 				case e.Gone:
 					delete(s.meters, at)
@@ -282,24 +289,25 @@ func (s *Store) replay(applied uint64) error {
 
 // countLocked adds what e used to the sums of its tenant. Budgets also count what could not be
 // written down.
-func (s *Store) countLocked(e *Entry) {
+func (s *Store) countLocked(e *Entry) (k totalKey) {
 	if e.Gone {
-		return
+		return k
 	}
-	k := totalKey{e.Tenant, e.Profile}
+	k = s.totalLocked(e)
 	sum := s.totals[k]
-	sum.add(countersOf(e))
+	sum.Add(countersOf(e))
 	s.totals[k] = sum
 	day := s.dayLocked(e.EndedAt.UTC().Format(time.DateOnly))
 	sum = day[k.tenant]
-	sum.add(countersOf(e))
+	sum.Add(countersOf(e))
 	day[k.tenant] = sum
+	return k
 }
 
 // pendLocked adds an item that is in the journal to those that wait to be stored.
 func (s *Store) pendLocked(it item) {
+	it.total = s.countLocked(&it.entry)
 	s.pending = append(s.pending, it)
-	s.countLocked(&it.entry)
 }
 
 func (s *Store) wakeUp() {
@@ -344,7 +352,7 @@ func (s *Store) Append(e Entry) error {
 	}
 	s.next++
 	s.refused = nil
-	s.pendLocked(item{e, body})
+	s.pendLocked(item{entry: e, body: body})
 	s.wakeUp()
 	return nil
 }

@@ -34,8 +34,8 @@ func MemoryTime(bytes int64, d time.Duration) int64 {
 // GiBSeconds is Memory in another unit.
 func (c *Counters) GiBSeconds() float64 { return float64(c.Memory) / 1024 / 1000 }
 
-// add adds other to c.
-func (c *Counters) add(o Counters) {
+// Add adds o to c.
+func (c *Counters) Add(o Counters) {
 	c.Execs, c.Processes = c.Execs+o.Execs, c.Processes+o.Processes
 	c.CPU, c.Wall = c.CPU+o.CPU, c.Wall+o.Wall
 	c.Read, c.Written = c.Read+o.Read, c.Written+o.Written
@@ -74,9 +74,9 @@ const Others = "*"
 
 // count adds e to the counters of its day. Once a tenant has Options.UsageRows, sessions that would
 // need another row are not told apart any more, and once it has as many again, users are not either.
-func (b *batch) count(e *Entry) error {
+func (b *batch) count(e *Entry, total totalKey) error {
 	c := countersOf(e)
-	if err := addTo(b.totals, b.tx.Bucket(totalBucket), join(e.Tenant, e.Profile), c); err != nil {
+	if err := addTo(b.totals, b.tx.Bucket(totalBucket), total.bytes(), c); err != nil {
 		return err
 	}
 	usage, day := b.tx.Bucket(usageBucket), e.EndedAt.UTC().Format(time.DateOnly)
@@ -109,7 +109,7 @@ func addTo(sums map[string]*Counters, bucket *bbolt.Bucket, key []byte, c Counte
 		}
 		sums[string(key)] = sum
 	}
-	sum.add(c)
+	sum.Add(c)
 	return nil
 }
 
@@ -201,7 +201,7 @@ func (s *Store) Usage(q UsageQuery) ([]Usage, error) {
 		}
 		k := string(join(tenant, only(q.By.Profile, profile), only(q.By.Session, session), only(q.By.Day, day), only(q.By.User, user)))
 		sum := sums[k]
-		sum.add(c)
+		sum.Add(c)
 		sums[k] = sum
 	}
 	err := s.view(func(tx *bbolt.Tx) error {
@@ -282,7 +282,7 @@ func readDays(tx *bbolt.Tx, first string) (map[string]map[string]Counters, error
 				days[day] = map[string]Counters{}
 			}
 			sum := days[day][string(tenant)]
-			sum.add(n)
+			sum.Add(n)
 			days[day][string(tenant)] = sum
 		}
 		return nil
@@ -290,35 +290,80 @@ func readDays(tx *bbolt.Tx, first string) (map[string]map[string]Counters, error
 	return days, err
 }
 
-// Totals are the counters of one tenant and profile since the first entry.
+// Totals are the counters of one tenant, profile and [Entry.Labels] since the first entry.
 type Totals struct {
 	Tenant, Profile string
+	Labels          map[string]string
 	Counters
 }
 
-// Totals returns the counters by tenant and profile. They only grow, also across restarts.
+// maxLabelled bounds the totals with labels of one tenant. What would need another one has [Others] for
+// every label.
+const maxLabelled = 200
+
+// Totals returns the counters by tenant, profile and labels. They only grow, also across restarts.
 func (s *Store) Totals() []Totals {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]Totals, 0, len(s.totals))
 	for k, c := range s.totals {
-		list = append(list, Totals{k.tenant, k.profile, c})
+		t := Totals{Tenant: k.tenant, Profile: k.profile, Counters: c}
+		if k.labels != "" {
+			_ = json.Unmarshal([]byte(k.labels), &t.Labels) // damaged: as without labels
+		}
+		list = append(list, t)
 	}
 	return list
 }
 
-type totalKey struct{ tenant, profile string }
+// totalKey is one of the totals. labels are JSON, which has no NUL, or empty.
+type totalKey struct{ tenant, profile, labels string }
+
+func (k totalKey) bytes() []byte {
+	if k.labels == "" {
+		return join(k.tenant, k.profile)
+	}
+	return join(k.tenant, k.profile, k.labels)
+}
+
+// totalLocked returns where e is counted.
+func (s *Store) totalLocked(e *Entry) totalKey {
+	k := totalKey{tenant: e.Tenant, profile: e.Profile}
+	if len(e.Labels) == 0 {
+		return k
+	}
+	body, err := json.Marshal(e.Labels) // in the order of the keys
+	if k.labels = string(body); err != nil {
+		panic(err) // strings
+	}
+	if _, known := s.totals[k]; known {
+		return k
+	}
+	if s.labelled[k.tenant] < maxLabelled {
+		s.labelled[k.tenant]++
+		return k
+	}
+	others := make(map[string]string, len(e.Labels))
+	for key := range e.Labels {
+		others[key] = Others
+	}
+	body, err = json.Marshal(others)
+	if k.labels = string(body); err != nil {
+		panic(err)
+	}
+	return k
+}
 
 // readTotals returns the stored counters.
 func readTotals(tx *bbolt.Tx) (map[totalKey]Counters, error) {
 	totals := map[totalKey]Counters{}
 	err := tx.Bucket(totalBucket).ForEach(func(k, v []byte) error {
-		tenant, profile, _ := strings.Cut(string(k), "\x00")
+		parts := append(strings.SplitN(string(k), "\x00", 3), "", "")
 		var c Counters
 		if err := json.Unmarshal(v, &c); err != nil {
 			return err
 		}
-		totals[totalKey{tenant, profile}] = c
+		totals[totalKey{parts[0], parts[1], parts[2]}] = c
 		return nil
 	})
 	return totals, err
