@@ -83,7 +83,7 @@ func FuzzReplay(f *testing.F) {
 			}
 			var sum Counters
 			for _, u := range usage {
-				sum.add(u.Counters)
+				sum.Add(u.Counters)
 			}
 			if sum.Execs+sum.Processes != int64(len(list)) || sum.CPU != cpu {
 				t.Errorf("%d entries with %v, counted are %+v", len(list), cpu, sum)
