@@ -1,6 +1,7 @@
 package api
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -20,7 +21,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// maxCodeFiles bounds the files of one request: each is a command in the box.
+// maxCodeFiles bounds the files of one request: each with an absolute path is a command in the box.
 const maxCodeFiles = 64
 
 // code runs source code. It is an exec whose command the session's profile knows, with the
@@ -68,14 +69,18 @@ func codeOf(q *apitypes.CodeRequest) (session.Exec, error) {
 		Write: func(ctx context.Context, box engine.LiveBox, name string) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, files.DefaultTimeout, fmt.Errorf("%w after %v", files.ErrTimeout, files.DefaultTimeout))
 			defer cancel()
-			if err := files.Mkdir(ctx, box, o, dir, files.MkdirOptions{Mode: 0o700}); err != nil {
-				return err
-			}
 			code := codeFile{path.Join(dir, name), []byte(q.Code)}
 			if i := slices.IndexFunc(extra, func(f codeFile) bool { return f.path == code.path }); i >= 0 {
 				return &engine.FieldError{Field: fmt.Sprintf("files[%d].path", i), Value: spec.Quote(q.Files[i].Path), Rule: "must not be the file of the code itself"}
 			}
-			for _, f := range append(slices.Clone(extra), code) {
+			beside, elsewhere, err := packCode(append(slices.Clone(extra), code), dir)
+			if err != nil {
+				return err
+			}
+			if _, err := files.Unpack(ctx, box, o, dir, beside, files.UnpackOptions{New: 0o700, MaxBytes: int64(beside.Len())}); err != nil {
+				return err
+			}
+			for _, f := range elsewhere {
 				if _, err := files.Write(ctx, box, o, f.path, bytes.NewReader(f.content), files.WriteOptions{MakeParents: true}); err != nil {
 					return err
 				}
@@ -92,6 +97,28 @@ func codeOf(q *apitypes.CodeRequest) (session.Exec, error) {
 
 // codeRemoval bounds how long removing the files of code may take, while the client waits.
 const codeRemoval = 5 * time.Second
+
+// packCode returns an archive of the files in dir, which takes one command to write, and the other
+// files.
+func packCode(list []codeFile, dir string) (archive *bytes.Buffer, elsewhere []codeFile, err error) {
+	archive = new(bytes.Buffer)
+	w := tar.NewWriter(archive)
+	now := time.Now().Truncate(time.Second) // an archive rounds up
+	for _, f := range list {
+		name, ok := strings.CutPrefix(f.path, dir+"/")
+		if !ok {
+			elsewhere = append(elsewhere, f)
+			continue
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(f.content)), Mode: 0o644, ModTime: now}); err != nil {
+			return nil, nil, err
+		}
+		if _, err := w.Write(f.content); err != nil {
+			return nil, nil, err
+		}
+	}
+	return archive, elsewhere, w.Close()
+}
 
 // codeFile is a file to write before code runs.
 type codeFile struct {

@@ -73,9 +73,7 @@ func TestCode(t *testing.T) {
 			t.Errorf("%q: %+v, %v", x.code, res, err)
 			continue
 		}
-		if _, err := os.Stat(res.Stdout); !os.IsNotExist(err) {
-			t.Errorf("%q: its directory is left: %v", x.code, err)
-		}
+		awaitGone(t, res.Stdout)
 	}
 }
 
@@ -104,12 +102,18 @@ func TestCodeOfVanishedClient(t *testing.T) {
 	if args := <-f.engine.killed; !strings.HasPrefix(args, "sh /tmp/code-") || out.dir == "" {
 		t.Fatalf("killed %q, in %q", args, out.dir)
 	}
+	awaitGone(t, out.dir)
+}
+
+// awaitGone waits until there is nothing at path.
+func awaitGone(t *testing.T, path string) {
+	t.Helper()
 	for deadline := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(out.dir); os.IsNotExist(err) {
-			break
+		if _, err := os.Stat(path); os.IsNotExist(err) {
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s is left", out.dir)
+			t.Fatalf("%s is left", path)
 		}
 	}
 }
@@ -187,5 +191,21 @@ func TestCodeIsShown(t *testing.T) {
 	}
 	if p := f.problem("POST", "/v1/sessions/n/code", adminToken, `{"language":"shell","code":"x","session":{"profile":"none"}}`); p.Field != "language" || !strings.Contains(p.Detail, "profiles.none.languages") {
 		t.Errorf("%+v", p)
+	}
+}
+
+// The files of a request are outputs only if the program changes them.
+func TestCodeOutputs(t *testing.T) {
+	f := serveCode(t)
+	ensure(t, f.client(), "a")
+	dir := t.TempDir()
+	for range 5 {
+		res, err := f.client().Code(t.Context(), "a", apitypes.CodeRequest{
+			Language: "shell", Code: "cd " + dir + "; cat given >made; echo more >>changed", Cwd: dir, Outputs: []string{"*"},
+			Files: []apitypes.CodeFile{{Path: dir + "/given", Content: "given"}, {Path: dir + "/changed", Content: "it\n"}, {Path: "beside", Content: "x"}},
+		})
+		if err != nil || len(res.Outputs) != 2 || res.Outputs[0].Path != "changed" || res.Outputs[0].Content != "it\nmore\n" || res.Outputs[1].Path != "made" {
+			t.Fatalf("%+v, %v", res, err)
+		}
 	}
 }

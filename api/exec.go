@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -17,7 +16,6 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/internal/linux"
-	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/session"
 )
 
@@ -44,10 +42,11 @@ func (c *call) run(key session.Key, settings *apitypes.SessionSpec, outputs []st
 	}
 	ctx, cancel := c.untilGone()
 	defer cancel()
-	out, err := collectOutputs(outputs, &e)
+	out, err := c.collectOutputs(key.Tenant, outputs, &e)
 	if err != nil {
 		return err
 	}
+	defer out.release()
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
 	if err != nil {
@@ -105,43 +104,6 @@ func stdinOf(q *apitypes.ExecRequest) (io.Reader, error) {
 	return nil, nil
 }
 
-// outputs are the files that a command has made.
-type outputs struct {
-	files     []apitypes.OutputFile
-	truncated bool
-	failure   string
-}
-
-// collectOutputs has e collect the files that patterns name, once the command has ended. What
-// fails then is reported with the result: the command has run.
-func collectOutputs(patterns []string, e *session.Exec) (*outputs, error) {
-	o := new(outputs)
-	if len(patterns) == 0 {
-		return o, nil
-	}
-	since, err := linux.FileTime()
-	if err != nil {
-		return nil, err
-	}
-	user, dir := e.User, cmp.Or(e.Dir, ".")
-	e.Collect = func(ctx context.Context, box engine.LiveBox) {
-		made, truncated, err := files.Made(ctx, box, files.Options{User: user}, dir, patterns, since)
-		if err != nil {
-			o.failure = oneline.Error(err)
-		}
-		o.truncated = truncated
-		for _, m := range made {
-			f := apitypes.OutputFile{Path: m.Path, Size: m.Size, Mode: m.Mode, ModTime: m.ModTime, Omitted: m.Omitted}
-			if !utf8.ValidString(m.Path) {
-				f.RawPath = []byte(m.Path)
-			}
-			f.Content, f.ContentBase64 = textOrBytes(m.Content)
-			o.files = append(o.files, f)
-		}
-	}
-	return o, nil
-}
-
 // resultOf returns how a command ended, without its output.
 func resultOf(res *session.ExecResult, took time.Duration, out *outputs) apitypes.ExecResult {
 	return apitypes.ExecResult{
@@ -183,10 +145,11 @@ func (c *call) runStream(key session.Key, settings *apitypes.SessionSpec, output
 	e.Stdout = &pieceWriter{out: out, stream: "stdout"}
 	e.Stderr = &pieceWriter{out: out, stream: "stderr"}
 	e.Started = func(engine.Process) { out.begin() }
-	made, err := collectOutputs(outputs, &e)
+	made, err := c.collectOutputs(key.Tenant, outputs, &e)
 	if err != nil {
 		return err
 	}
+	defer made.release()
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,8 +22,10 @@ type fakeEngine struct {
 	mu      sync.Mutex
 	boxes   map[string]*fakeBox
 	volumes []engine.Volume
-	sick    error       // what Health and Create say
-	killed  chan string // arguments of commands whose context ended
+	sick    error        // what Health and Create say
+	killed  chan string  // arguments of commands whose context ended
+	stalls  atomic.Bool  // file operations never end
+	started atomic.Int32 // file operations that stall
 }
 
 func newFakeEngine() *fakeEngine {
@@ -124,6 +127,10 @@ func (b *fakeBox) Start(ctx context.Context, c engine.Command) (engine.Process, 
 		return noProcess{}, nil
 	}
 	cmd := command(c)
+	if c.Builtin == engine.BuiltinFiles && b.engine.stalls.Load() {
+		cmd.Path, cmd.Args = "/bin/sleep", []string{"sleep", "79"}
+		b.engine.started.Add(1)
+	}
 	if errors.Is(cmd.Err, exec.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %q", engine.ErrNotFound, c.Args[0])
 	}

@@ -2,8 +2,10 @@ package api
 
 import (
 	"cmp"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,6 +41,13 @@ func (c *call) inBox(a session.Access, fn func(box engine.LiveBox, path string) 
 		return &refusal{code: k.code, detail: err.Error(), err: err}
 	}
 	return err
+}
+
+// inBoxUntilGone is inBox for an operation that may take long: its context ends with the client.
+func (c *call) inBoxUntilGone(a session.Access, fn func(ctx context.Context, box engine.LiveBox, path string) error) error {
+	ctx, cancel := c.untilGone()
+	defer cancel()
+	return c.inBox(a, func(box engine.LiveBox, path string) error { return fn(ctx, box, path) })
 }
 
 // box returns the session's box. A viewer gets only an existing box: looking must not keep
@@ -102,9 +111,9 @@ func (c *call) readFile() error {
 	if limit > 0 {
 		most = min(most, limit)
 	}
-	return c.inBox(session.Access{Action: "file-read", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
+	return c.inBoxUntilGone(session.Access{Action: "file-read", Path: c.query("path")}, func(ctx context.Context, box engine.LiveBox, path string) error {
 		out := &lazyWriter{c: c}
-		info, err := files.Read(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, offset, most, out)
+		info, err := files.Read(ctx, box, files.Options{Timeout: contentTimeout}, path, offset, most, out)
 		if err != nil {
 			return err
 		}
@@ -138,8 +147,8 @@ func (c *call) writeFile() error {
 	}
 	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
 	defer body.close()
-	return c.inBox(session.Access{Action: "file-write", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
-		info, err := files.Write(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, body, o)
+	return c.inBoxUntilGone(session.Access{Action: "file-write", Path: c.query("path"), Write: true}, func(ctx context.Context, box engine.LiveBox, path string) error {
+		info, err := files.Write(ctx, box, files.Options{Timeout: contentTimeout}, path, body, o)
 		if err != nil {
 			return err
 		}
@@ -261,8 +270,22 @@ func (c *call) renameFile() error {
 
 func (c *call) packFiles() error {
 	p := files.PackOptions{Globs: c.values["glob"], MaxBytes: c.s.opt.MaxTree}
-	return c.inBox(session.Access{Action: "file-pack", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
-		return files.Pack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, p, &lazyWriter{c: c, kind: tarball})
+	out := &lazyWriter{c: c, kind: tarball}
+	c.w.Header().Set("Vary", "Accept-Encoding")
+	return c.inBoxUntilGone(session.Access{Action: "file-pack", Path: c.query("path")}, func(ctx context.Context, box engine.LiveBox, path string) error {
+		o := files.Options{Timeout: contentTimeout}
+		if !acceptsGzip(c.r) {
+			return files.Pack(ctx, box, o, path, p, out)
+		}
+		out.encoding = "gzip"
+		z, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+		if err != nil {
+			return err
+		}
+		if err := files.Pack(ctx, box, o, path, p, z); err != nil {
+			return err
+		}
+		return z.Close()
 	})
 }
 
@@ -277,8 +300,15 @@ func (c *call) unpackFiles() error {
 	}
 	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
 	defer body.close()
-	return c.inBox(session.Access{Action: "file-unpack", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
-		tree, err := files.Unpack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, body, o)
+	archive, err := c.gunzipped(body)
+	if err != nil {
+		return err
+	}
+	return c.inBoxUntilGone(session.Access{Action: "file-unpack", Path: c.query("path"), Write: true}, func(ctx context.Context, box engine.LiveBox, path string) error {
+		tree, err := files.Unpack(ctx, box, files.Options{Timeout: contentTimeout}, path, archive, o)
+		if bad, ok := errors.AsType[*engine.FieldError](err); ok && bad.Field == "archive" && archive == io.Reader(body) {
+			bad.Rule += ", or have the header Content-Encoding: gzip"
+		}
 		if err != nil {
 			return err
 		}
@@ -305,13 +335,13 @@ func (c *call) copyFiles() error {
 	if err := policy.ValidateSessionID(source.ID); err != nil {
 		return (&engine.FieldError{Field: "from_session", Value: spec.Quote(source.ID), Rule: "must be the ID of a session"}).Because(err)
 	}
-	return c.inBox(session.Access{Action: "file-copy", Path: q.Path, Write: true}, func(to engine.LiveBox, path string) error {
+	return c.inBoxUntilGone(session.Access{Action: "file-copy", Path: q.Path, Write: true}, func(ctx context.Context, to engine.LiveBox, path string) error {
 		from, release, err := c.box(source, session.Access{Action: "file-copied", Path: q.From})
 		if err != nil {
 			return noSession(err)
 		}
 		defer release()
-		tree, err := files.Copy(c.r.Context(), from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxTree})
+		tree, err := files.Copy(ctx, from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxTree})
 		if err != nil {
 			return err
 		}
@@ -325,7 +355,7 @@ func (c *call) watchFiles() error {
 	if err != nil {
 		return err
 	}
-	return c.inBox(session.Access{Action: "file-watch", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-watch", Path: c.query("path"), Watch: true}, func(box engine.LiveBox, path string) error {
 		ctx, cancel := c.untilStopped()
 		defer cancel()
 		stream := &changeStream{c: c}

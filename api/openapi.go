@@ -106,7 +106,7 @@ var enums = map[string][]any{
 	"ExecResult.verdict": verdicts,
 	"Process.verdict":    verdicts,
 	"ExecEvent.stream":   {"stdout", "stderr"},
-	"Volume.state":       {apitypes.VolumeReady, apitypes.VolumeRemoving},
+	"Volume.state":       {apitypes.VolumeReady, apitypes.VolumeRemoving, apitypes.VolumeLost},
 	"FileInfo.type":      {"file", "dir", "symlink", "fifo", "socket", "device"},
 	"Port.protocol":      {"tcp", "tcp6", "udp", "udp6"},
 

@@ -1,12 +1,17 @@
 package api
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestOutputs: an exec returns the files that it made or changed, and no others.
@@ -58,6 +63,81 @@ func TestOutputs(t *testing.T) {
 	for _, pattern := range []string{"", "/abs", "../x", "["} {
 		if _, err := c.Exec(ctx, "a", apitypes.ExecRequest{Outputs: []string{pattern}, Argv: []string{"true"}}); !client.IsCode(err, apitypes.CodeInvalid) || !strings.HasPrefix(err.(*client.Error).Detail, "outputs ") {
 			t.Errorf("%q: %v", pattern, err)
+		}
+	}
+}
+
+// TestOutputBudget: outputs wait for others, and no tenant takes all.
+func TestOutputBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, ctx := newOutputBudget(), t.Context()
+		take := func(tenant string) error { return b.take(ctx, tenant, files.MadeBytes) }
+		most := int(tenantOutputBytes / files.MadeBytes)
+		for i := range most {
+			if err := take("a"); err != nil {
+				t.Fatalf("%d: %v", i, err)
+			}
+		}
+		began := time.Now()
+		if err := take("a"); err == nil || !strings.Contains(err.Error(), "outputs of the tenant's other requests take all of the 32 MiB") || time.Since(began) != outputPatience {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		waited := make(chan error, 1)
+		go func() { waited <- take("a") }()
+		synctest.Wait()
+		if err := take("b"); err != nil {
+			t.Errorf("another tenant: %v", err)
+		}
+		b.give("a", files.MadeBytes-1) // not enough
+		synctest.Wait()
+		b.give("a", 1)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		for i := range int(maxOutputBytes/files.MadeBytes) - most - 1 {
+			if err := take(fmt.Sprint(i)); err != nil {
+				t.Fatalf("%d: %v", i, err)
+			}
+		}
+		if err := take("c"); err == nil || !strings.Contains(err.Error(), "outputs of other requests take all of the 128 MiB") {
+			t.Error(err)
+		}
+		for tenant, n := range b.tenants {
+			b.give(tenant, n)
+		}
+		if b.all != 0 || len(b.tenants) != 0 {
+			t.Errorf("%d bytes of %v are held", b.all, b.tenants)
+		}
+	})
+}
+
+// Content is held until the answer has been sent, and no longer.
+func TestOutputsHeld(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	ensure(t, c, "a")
+	dir, b := t.TempDir(), f.outputs
+	for _, streamed := range []bool{false, true} {
+		r := apitypes.ExecRequest{Cwd: dir, Outputs: []string{"*.png"}, Shell: "echo 1 >" + dir + "/a.png"}
+		run := func() (*apitypes.ExecResult, error) { return c.Exec(ctx, "a", r) }
+		if streamed {
+			run = func() (*apitypes.ExecResult, error) { return c.ExecStream(ctx, "a", r, io.Discard, io.Discard) }
+		}
+		for range 3 {
+			if res, err := run(); err != nil || len(res.Outputs) != 1 || res.OutputsError != "" {
+				t.Fatalf("%+v, %v", res, err)
+			}
+		}
+		for deadline := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
+			b.mu.Lock()
+			held := b.all
+			b.mu.Unlock()
+			if held == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bytes are held", held)
+			}
 		}
 	}
 }

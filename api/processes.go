@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
@@ -163,7 +164,10 @@ func running(p *session.Process) (engine.ManagedProcess, error) {
 	switch {
 	case v.State.Ended():
 		return nil, refuse(apitypes.CodeProcessEnded, "", "process %s: has ended", spec.Quote(v.ID))
-	case live == nil, v.State == session.ProcessRestarting:
+	case v.State == session.ProcessRestarting:
+		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: does not run: it is restarted in %s; try again then, or stop it",
+			spec.Quote(v.ID), max(0, time.Until(v.RestartAt)).Round(100*time.Millisecond))
+	case live == nil:
 		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", spec.Quote(v.ID))
 	}
 	return live, nil

@@ -53,16 +53,16 @@ func TestReady(t *testing.T) {
 	}
 
 	for body, field := range map[string]string{
-		`{"id":"x","argv":["true"],"wait":true}`:                                      "wait",
-		`{"id":"x","argv":["true"],"ready":{}}`:                                       "ready",
-		`{"id":"x","argv":["true"],"ready":{"port":80,"line":"x"}}`:                   "ready",
-		`{"id":"x","argv":["true"],"ready":{"port":-1}}`:                              "ready.port",
-		`{"id":"x","argv":["true"],"ready":{"http":"health"}}`:                        "ready.http",
-		`{"id":"x","argv":["true"],"ready":{"port":80,"live_every":0.5}}`:             "ready.live_every",
-		`{"id":"x","argv":["true"],"ready":{"port":80,"timeout":"25h"}}`:              "ready.timeout",
-		`{"id":"x","argv":["true"],"restart":"always"}`:                               "restart",
-		`{"id":"x","argv":["true"],"restart":"on-failure:101"}`:                       "restart",
-		`{"id":"x","shell":"` + strings.Repeat("x", 65536) + `","ready":{"port":80}}`: "argv",
+		`{"id":"x","argv":["true"],"wait":true}`:                                               "wait",
+		`{"id":"x","argv":["true"],"ready":{}}`:                                                "ready",
+		`{"id":"x","argv":["true"],"ready":{"port":80,"line":"x"}}`:                            "ready",
+		`{"id":"x","argv":["true"],"ready":{"port":-1}}`:                                       "ready.port",
+		`{"id":"x","argv":["true"],"ready":{"http":"health"}}`:                                 "ready.http",
+		`{"id":"x","argv":["true"],"ready":{"port":80,"live_every":0.5}}`:                      "ready.live_every",
+		`{"id":"x","argv":["true"],"ready":{"port":80,"timeout":"25h"}}`:                       "ready.timeout",
+		`{"id":"x","argv":["true"],"restart":"always"}`:                                        "restart",
+		`{"id":"x","argv":["true"],"restart":"on-failure:101"}`:                                "restart",
+		`{"id":"x","shell":"` + strings.Repeat("x", 65536) + `","ready":{"command":["true"]}}`: "argv",
 	} {
 		if p := f.problem("POST", path, adminToken, body); p.Code != apitypes.CodeInvalid || p.Field != field {
 			t.Errorf("%.80s: %+v, want the field %s", body, p, field)

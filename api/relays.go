@@ -259,7 +259,9 @@ func (c *call) untilStopped() (context.Context, context.CancelFunc) {
 type lazyWriter struct {
 	c    *call
 	kind string // content type; "" is octets
-	sent int64  // bytes, without the header
+	// encoding is the content encoding of what is written; "" is none.
+	encoding string
+	sent     int64 // bytes, without the header
 }
 
 var _ io.Writer = (*lazyWriter)(nil)
@@ -267,6 +269,9 @@ var _ io.Writer = (*lazyWriter)(nil)
 func (w *lazyWriter) begin() {
 	if !w.c.w.started() {
 		w.c.w.Header().Set("Content-Type", cmp.Or(w.kind, octets))
+		if w.encoding != "" {
+			w.c.w.Header().Set("Content-Encoding", w.encoding)
+		}
 		w.c.w.WriteHeader(http.StatusOK)
 	}
 }

@@ -96,7 +96,7 @@ var routes = []route{
 	{method: "GET", path: sessionPath, name: "get-session", summary: "A session; looking is not use", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Session{}, handler: onSession((*call).getSession)},
 	{method: "PATCH", path: sessionPath, name: "update-session", summary: "Change mounts, network, TTL and limits of a live session", role: Operator,
-		body: apitypes.SessionUpdate{}, status: http.StatusOK, reply: apitypes.Session{}, fails: slices.Concat(useRefusals, []string{apitypes.CodeVolumeInUse, apitypes.CodeNotAttached, apitypes.CodeNoMountPoint}), handler: onSession((*call).updateSession)},
+		body: apitypes.SessionUpdate{}, status: http.StatusOK, reply: apitypes.Session{}, fails: slices.Concat(useRefusals, []string{apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeNotAttached, apitypes.CodeNoMountPoint}), handler: onSession((*call).updateSession)},
 	{method: "DELETE", path: sessionPath, name: "remove-session", summary: "End a session with all that runs in it", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: onSession((*call).removeSession)},
 	{method: "GET", path: sessionPath + "/usage", name: "usage", summary: "What the session's box uses now", role: Viewer,
@@ -158,20 +158,20 @@ var routes = []route{
 		body: apitypes.RenameRequest{}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).renameFile},
 	{method: "POST", path: filesPath + "/copy", name: "copy-files", summary: "Copy a file or the content of a directory from a session of the tenant", role: Operator,
 		body: apitypes.CopyRequest{}, status: http.StatusOK, reply: apitypes.FileTree{}, fails: fileRefusals, handler: (*call).copyFiles},
-	{method: "GET", path: filesPath + "/tar", name: "pack-files", summary: "The content of a directory in the box, as a tar archive", role: Viewer,
+	{method: "GET", path: filesPath + "/tar", name: "pack-files", summary: "The content of a directory in the box, as a tar archive; with Accept-Encoding: gzip it is compressed", role: Viewer,
 		query: []param{pathParam, globParam}, status: http.StatusOK, replyType: tarball, fails: fileRefusals, handler: (*call).packFiles},
-	{method: "PUT", path: filesPath + "/tar", name: "unpack-files", summary: "Unpack a tar archive into a directory in the box", role: Operator,
+	{method: "PUT", path: filesPath + "/tar", name: "unpack-files", summary: "Unpack a tar archive into a directory in the box; Content-Encoding may be gzip", role: Operator,
 		query:   []param{pathParam, globParam, {"parents", "boolean", "Make the directory if it is missing.", false, nil}},
-		rawBody: tarball, status: http.StatusOK, reply: apitypes.FileTree{}, fails: fileRefusals, handler: (*call).unpackFiles},
+		rawBody: tarball, status: http.StatusOK, reply: apitypes.FileTree{}, fails: append(slices.Clone(fileRefusals), apitypes.CodeMediaType), handler: (*call).unpackFiles},
 
 	{method: "GET", path: volumesPath, name: "list-volumes", summary: "The volumes of the tenant", role: Viewer,
 		status: http.StatusOK, reply: apitypes.VolumeList{}, handler: (*call).listVolumes},
-	{method: "POST", path: volumesPath, name: "create-volume", summary: "Get a volume, and make it if it is not there", role: Operator,
-		body: apitypes.VolumeRequest{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeVolumeExists, apitypes.CodeVolumeNotFound, apitypes.CodeQuota, apitypes.CodeState}, handler: onVolume((*call).createVolume)},
+	{method: "POST", path: volumesPath, name: "create-volume", summary: "Get a volume, and make it, empty or as a copy of another, if it is not there", role: Operator,
+		body: apitypes.VolumeRequest{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeVolumeExists, apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeVolumeNotFound, apitypes.CodeQuota, apitypes.CodeState}, handler: onVolume((*call).createVolume)},
 	{method: "GET", path: volumePath, name: "get-volume", summary: "A volume", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Volume{}, handler: onVolume((*call).getVolume)},
 	{method: "PATCH", path: volumePath, name: "resize-volume", summary: "Change the size of a volume, also while sessions have it", role: Operator,
-		body: apitypes.VolumeUpdate{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeQuota, apitypes.CodeState}, handler: onVolume((*call).resizeVolume)},
+		body: apitypes.VolumeUpdate{}, status: http.StatusOK, reply: apitypes.Volume{}, fails: []string{apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeQuota, apitypes.CodeState}, handler: onVolume((*call).resizeVolume)},
 	{method: "DELETE", path: volumePath, name: "remove-volume", summary: "Remove a volume that no session has, with all that is in it", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeVolumeInUse, apitypes.CodeState}, handler: onVolume((*call).removeVolume)},
 }
@@ -182,7 +182,7 @@ var (
 	// useRefusals are those of every operation that needs the session's box.
 	useRefusals = []string{apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost, apitypes.CodeBoxAtLimit}
 	// makeRefusals are those of every operation that may create a session.
-	makeRefusals = []string{apitypes.CodeSessionConflict, apitypes.CodeVolumeInUse, apitypes.CodeNoMountPoint, apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost}
+	makeRefusals = []string{apitypes.CodeSessionConflict, apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeNoMountPoint, apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost}
 	// runRefusals are those of every operation that runs a program.
 	runRefusals = slices.Concat(useRefusals, makeRefusals, []string{
 		apitypes.CodeProgramNotFound, apitypes.CodeProgramNotExecutable, apitypes.CodeNoDirectory})

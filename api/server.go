@@ -88,6 +88,7 @@ type Server struct {
 	requestShare, relayShare *share
 	histories                chan struct{} // holds a token for each answer about the history
 	historyShare             *share        // of one tenant, of histories
+	outputs                  *outputBudget
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc
@@ -116,6 +117,7 @@ func New(o Options) *Server {
 		relays:       make(chan struct{}, o.MaxRelays),
 		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays),
 		histories: make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
+		outputs: newOutputBudget(),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)

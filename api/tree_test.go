@@ -289,3 +289,31 @@ func TestCopyBetweenSessions(t *testing.T) {
 		t.Errorf("%q, %v", target, err)
 	}
 }
+
+// A directory is not copied into itself, whatever leads there.
+func TestCopyIntoItself(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	ensure(t, c, "a")
+	ensure(t, c, "b")
+	dir := t.TempDir()
+	growTree(t, dir, "d/f F", "d/sub/", "link -> d/sub", "e/")
+	for _, to := range []string{"/d", "/d/sub", "/d/new/deep", "/link/new"} {
+		_, err := c.CopyFiles(ctx, "a", apitypes.CopyRequest{From: dir + "/d", Path: dir + to})
+		if !client.IsCode(err, apitypes.CodeInvalid) || !strings.Contains(err.Error(), "must not be the directory that is copied, nor in it") {
+			t.Errorf("%s: %v", to, err)
+		}
+		if _, err := c.CopyFiles(ctx, "a", apitypes.CopyRequest{FromSession: "a", From: dir + "/d/", Path: dir + to}); !client.IsCode(err, apitypes.CodeInvalid) {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+	if _, err := c.CopyFiles(ctx, "a", apitypes.CopyRequest{From: dir + "/d", Path: dir + "/e/copy"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.CopyFiles(ctx, "a", apitypes.CopyRequest{From: dir + "/d/f", Path: dir + "/d/sub/g"}); err != nil {
+		t.Errorf("a file: %v", err)
+	}
+	if _, err := os.Stat(dir + "/d/new"); !os.IsNotExist(err) {
+		t.Errorf("a refused copy has made a directory: %v", err)
+	}
+}

@@ -3,6 +3,8 @@ package api
 import (
 	"io"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +61,53 @@ func TestVanishedClientThatSentMore(t *testing.T) {
 	for range 4 {
 		if args := <-f.engine.killed; args != "sleep 78" {
 			t.Errorf("killed %q", args)
+		}
+	}
+}
+
+// So it is during an operation on files that takes long.
+func TestVanishedClientOfFiles(t *testing.T) {
+	f := serve(t, nil)
+	ensure(t, f.client(), "a")
+	f.engine.stalls.Store(true)
+	body := `{"path":"/x","from":"/y"}`
+	want := map[string]string{
+		"GET /v1/sessions/a/files/tar?path=/x HTTP/1.1\r\nHost: x\r\n\r\n":                                                                                       "pack /x",
+		"GET /v1/sessions/a/files/content?path=/x HTTP/1.1\r\nHost: x\r\n\r\n":                                                                                   "read /x",
+		"PUT /v1/sessions/a/files/tar?path=/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx":                                                                 "unpack /x",
+		"PUT /v1/sessions/a/files/content?path=/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx":                                                             "write /x",
+		"POST /v1/sessions/a/files/copy HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body: "stat /y",
+	}
+	var conns []net.Conn
+	for request := range want {
+		conn, err := net.Dial("unix", f.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(conn, request)
+		conns = append(conns, conn)
+	}
+	for deadline := time.Now().Add(testutil.Patience()); f.engine.started.Load() < int32(len(want)); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("they do not begin")
+		}
+	}
+	for _, conn := range conns {
+		io.WriteString(conn, "G")
+		conn.Close()
+	}
+	var killed []string
+	for range want {
+		select {
+		case args := <-f.engine.killed:
+			killed = append(killed, args)
+		case <-time.After(testutil.Patience()):
+			t.Fatalf("only %q end with their clients", killed)
+		}
+	}
+	for _, verb := range want {
+		if !slices.ContainsFunc(killed, func(args string) bool { return strings.HasPrefix(args, verb) }) {
+			t.Errorf("%s goes on: %q", verb, killed)
 		}
 	}
 }

@@ -37,7 +37,14 @@ func (c *call) createVolume(tenant string) error {
 	if err := c.decode(&q); err != nil {
 		return err
 	}
-	v, err := c.s.opt.Sessions.CreateVolume(c.r.Context(), c.caller(), tenant, q.Name, session.VolumeLimits{Bytes: q.Size, Inodes: q.Inodes})
+	limits := session.VolumeLimits{Bytes: q.Size, Inodes: q.Inodes}
+	var v session.VolumeView
+	var err error
+	if q.From != "" {
+		v, err = c.s.opt.Sessions.SnapshotVolume(c.r.Context(), c.caller(), tenant, q.Name, q.From, limits)
+	} else {
+		v, err = c.s.opt.Sessions.CreateVolume(c.r.Context(), c.caller(), tenant, q.Name, limits)
+	}
 	return c.replyVolume(v, err)
 }
 
@@ -72,8 +79,11 @@ func (c *call) replyVolume(v session.VolumeView, err error) error {
 func volumeOf(v session.VolumeView) apitypes.Volume {
 	out := apitypes.Volume{Size: v.Bytes, State: apitypes.VolumeReady, Attached: []apitypes.Attachment{}}
 	spec.CopyFields(&out, v)
-	if v.Removing {
+	switch {
+	case v.Removing:
 		out.State = apitypes.VolumeRemoving
+	case v.Lost:
+		out.State = apitypes.VolumeLost
 	}
 	for _, a := range v.Attached {
 		out.Attached = append(out.Attached, apitypes.Attachment(a))

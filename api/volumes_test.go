@@ -8,6 +8,33 @@ import (
 	"github.com/boxd/boxd/client"
 )
 
+func TestVolumeSnapshot(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	if _, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: "data", Size: 8 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []apitypes.Size{0, 8 << 20} { // the second time it is there
+		v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: "copy", From: "data", Size: size})
+		if err != nil || v.Created != (size == 0) || v.From != "data" || v.Size != 8<<20 {
+			t.Errorf("%+v, %v", v, err)
+		}
+	}
+	if _, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: "data", From: "copy"}); !client.IsCode(err, apitypes.CodeVolumeExists) {
+		t.Error(err)
+	}
+	if _, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: "x", From: "none"}); !client.IsCode(err, apitypes.CodeVolumeNotFound) {
+		t.Error(err)
+	}
+	ask := apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{Volumes: []apitypes.SessionVolume{{Name: "data", Target: "/data"}}}}
+	if _, err := c.Ensure(ctx, ask); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: "x", From: "data"}); !client.IsCode(err, apitypes.CodeVolumeInUse) {
+		t.Error(err)
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	f := serve(t, nil)
 	c, ctx := f.client(), t.Context()

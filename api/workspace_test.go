@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// fakeEngine keeps no volumes: it knows those that were made, and one size is too much.
+// fakeEngine keeps no volumes: it lists those that were ever made, and one size is too much.
 const tooMuch = 1 << 40
 
 var _ engine.Storage = (*fakeEngine)(nil)
@@ -32,7 +32,14 @@ func (e *fakeEngine) MakeVolume(_ context.Context, v engine.Volume) error {
 
 func (e *fakeEngine) RemoveVolume(context.Context, string) error { return nil }
 
-func (e *fakeEngine) Volumes(context.Context) ([]engine.VolumeState, error) { return nil, nil }
+func (e *fakeEngine) Volumes(context.Context) (list []engine.VolumeState, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, v := range e.volumes {
+		list = append(list, engine.VolumeState{Volume: v})
+	}
+	return list, nil
+}
 
 func (e *fakeEngine) OpenDirectory(context.Context, engine.Directory) (*os.File, error) {
 	return nil, errors.New("not here")

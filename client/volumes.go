@@ -18,8 +18,9 @@ func (c *Client) Volume(ctx context.Context, name string) (apitypes.Volume, erro
 }
 
 // CreateVolume returns the volume that r describes and creates it if it does not exist;
-// Volume.Created tells which. An existing volume with other limits is an error with
-// apitypes.CodeVolumeExists.
+// Volume.Created tells which. An existing volume with other limits, or one that was not made
+// from r.From, is an error with apitypes.CodeVolumeExists. If ctx ends, a copy that is not
+// complete is given up.
 func (c *Client) CreateVolume(ctx context.Context, r apitypes.VolumeRequest) (apitypes.Volume, error) {
 	return fetch[apitypes.Volume](ctx, c, call{method: "POST", path: []string{"volumes"}, body: r})
 }

@@ -20,6 +20,11 @@ type Storage interface {
 	// MakeVolume creates a volume, or changes the limits of an existing one. ErrInvalid:
 	// the volume holds more than the new limits allow. ErrUnenforceable, with the reason:
 	// the host supports neither project quotas nor loop devices.
+	//
+	// With From it creates a copy of that volume, and does nothing if the volume exists. If
+	// ctx ends first, the copy is given up, and RemoveVolume removes what may be left. The
+	// error is ErrInvalid, with the reason, if a box writes to From meanwhile, or if volumes
+	// of this host cannot be copied.
 	MakeVolume(ctx context.Context, v Volume) error
 	// RemoveVolume deletes a volume with its content. Removing an unknown one does
 	// nothing. If a box has it mounted, the error names the box.
@@ -59,6 +64,8 @@ type Volume struct {
 	// Inodes is the maximum number of files and directories, MinVolumeInodes to
 	// MaxVolumeInodes. 0 means one for each 16 KiB, and at least 1024.
 	Inodes int64 `json:"inodes,omitempty"`
+	// From is the volume whose content a new one gets.
+	From string `json:"from,omitempty"`
 }
 
 // WithDefaults returns v with Inodes filled in.
@@ -71,6 +78,11 @@ func (v Volume) WithDefaults() Volume {
 func (v Volume) Validate() error {
 	if err := ValidateVolumeName(v.Name); err != nil {
 		return err
+	}
+	if v.From != "" {
+		if err := ValidateVolumeName(v.From); err != nil {
+			return err
+		}
 	}
 	if v.Bytes < MinVolumeBytes || v.Bytes > MaxVolumeBytes {
 		return &FieldError{Field: "volume.bytes", Value: spec.SizeValue(v.Bytes), Rule: fmt.Sprintf("must be %s to %s", spec.FormatSize(MinVolumeBytes), spec.FormatSize(MaxVolumeBytes))}

@@ -27,18 +27,18 @@ func TestVolumeValidate(t *testing.T) {
 		v    Volume
 		want string
 	}{
-		{Volume{"v", 1 << 20, 0}, ""},
-		{Volume{"0-a", MaxVolumeBytes, MaxVolumeInodes}, ""},
-		{Volume{"", 1 << 20, 0}, `volume "": must be 1 to 64`},
-		{Volume{strings.Repeat("v", 65), 1 << 20, 0}, "volume "},
-		{Volume{"../v", 1 << 20, 0}, "volume "},
-		{Volume{"v", 0, 0}, "volume.bytes 0 B: must be 1 MiB to"},
-		{Volume{"v", -1, 0}, "volume.bytes -1: must be"},
-		{Volume{"v", 1<<20 - 1, 0}, "volume.bytes"},
-		{Volume{"v", MaxVolumeBytes + 1, 0}, "volume.bytes"},
-		{Volume{"v", 1 << 20, 15}, "volume.inodes 15: must be 16 to 1073741824"},
-		{Volume{"v", 1 << 20, -1}, "volume.inodes -1"},
-		{Volume{"v", 1 << 20, MaxVolumeInodes + 1}, "volume.inodes"},
+		{Volume{"v", 1 << 20, 0, ""}, ""},
+		{Volume{"0-a", MaxVolumeBytes, MaxVolumeInodes, ""}, ""},
+		{Volume{"", 1 << 20, 0, ""}, `volume "": must be 1 to 64`},
+		{Volume{strings.Repeat("v", 65), 1 << 20, 0, ""}, "volume "},
+		{Volume{"../v", 1 << 20, 0, ""}, "volume "},
+		{Volume{"v", 0, 0, ""}, "volume.bytes 0 B: must be 1 MiB to"},
+		{Volume{"v", -1, 0, ""}, "volume.bytes -1: must be"},
+		{Volume{"v", 1<<20 - 1, 0, ""}, "volume.bytes"},
+		{Volume{"v", MaxVolumeBytes + 1, 0, ""}, "volume.bytes"},
+		{Volume{"v", 1 << 20, 15, ""}, "volume.inodes 15: must be 16 to 1073741824"},
+		{Volume{"v", 1 << 20, -1, ""}, "volume.inodes -1"},
+		{Volume{"v", 1 << 20, MaxVolumeInodes + 1, ""}, "volume.inodes"},
 	} {
 		checkInvalid(t, c.v.Validate(), c.want)
 	}

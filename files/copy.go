@@ -47,7 +47,11 @@ func Copy(ctx context.Context, from engine.Box, source string, to engine.Box, pa
 	var tree Tree
 	if info.Type == "dir" {
 		// An archive is somewhat longer than the content of its files.
-		tree, err = Unpack(ctx, to, o, path, r, UnpackOptions{MakeParents: true, MaxBytes: 4 * most})
+		u := UnpackOptions{MakeParents: true, MaxBytes: 4 * most}
+		if from.ID() == to.ID() {
+			u.outside = source
+		}
+		tree, err = Unpack(ctx, to, o, path, r, u)
 	} else {
 		mode, _ := strconv.ParseUint(info.Mode, 8, 32) // the form was checked
 		var made Info

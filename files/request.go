@@ -46,12 +46,16 @@ func (r *request) run(ctx context.Context, box engine.Box, o Options) (proto.Rep
 	if r.out == nil {
 		r.out = &bounded{w: io.Discard}
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := &outlet{w: r.out, cancel: cancel}
+	defer out.stop()
 	cmd := engine.Command{
 		Builtin: engine.BuiltinFiles,
 		Args:    r.args,
 		User:    o.User,
 		Stdin:   r.in,
-		Stdout:  r.out,
+		Stdout:  out,
 		Stderr:  &bounded{w: &answer, left: proto.MaxReply},
 		Timeout: timeout,
 		Grace:   grace,

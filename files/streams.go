@@ -1,10 +1,12 @@
 package files
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/boxd/boxd/agent/files/proto"
 )
@@ -30,6 +32,52 @@ func (b *bounded) Write(p []byte) (int, error) {
 		err = fmt.Errorf("%w: it is longer than was asked for", ErrProtocol)
 	}
 	return n, err
+}
+
+// lingering is how long an operation may go on after the end of its output.
+const lingering = 10 * time.Second
+
+// outlet passes the output of an operation on. It ends an operation whose output is not accepted,
+// or has ended: a process of the box could otherwise stay for ever, silently.
+type outlet struct {
+	w      io.Writer
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	timer   *time.Timer // since the end of the output
+	stopped bool
+}
+
+var _ io.ReaderFrom = (*outlet)(nil)
+
+func (o *outlet) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if err != nil {
+		o.cancel(err)
+	}
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom, by which an engine copies: so the outlet learns of the end.
+func (o *outlet) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(struct{ io.Writer }{o}, r)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil && o.timer == nil && !o.stopped {
+		o.timer = time.AfterFunc(lingering, func() {
+			o.cancel(fmt.Errorf("%w: it closed its output, and was still running %v later", ErrProtocol, lingering))
+		})
+	}
+	return n, err
+}
+
+// stop is called when the operation has ended.
+func (o *outlet) stop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stopped = true; o.timer != nil {
+		o.timer.Stop()
+	}
 }
 
 // source turns the caller's content into chunks of package proto. If the content fails

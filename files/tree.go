@@ -74,10 +74,15 @@ func pack(ctx context.Context, box engine.Box, o Options, path string, q proto.P
 	// What is in an archive besides the content of files can be as large as their content: an
 	// empty file takes a block or two.
 	r := request{verb: "packing", path: path, args: []string{"pack", path, string(option)}, out: &bounded{w: out, left: 4*q.MaxBytes + proto.MaxChunk}}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	checked := make(chan error, 1)
 	go func() {
-		err := readTree(in, q.MaxBytes, each)
-		in.CloseWithError(cmp.Or(err, io.ErrClosedPipe)) // the box is not waited for any longer
+		err := readTree(in, q.MaxBytes, q.Made != nil, each)
+		in.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
+		if err != nil {
+			cancel(err) // nothing more is expected of the box
+		}
 		checked <- err
 	}()
 	reply, err := r.run(ctx, box, o)
@@ -97,7 +102,7 @@ func pack(ctx context.Context, box engine.Box, o Options, path string, q proto.P
 
 // readTree reads the archive of an untrusted box and calls each for its entries, which have
 // nothing but what was checked. The content of all files has at most left bytes.
-func readTree(r io.Reader, left int64, each func(*tar.Header, io.Reader) error) error {
+func readTree(r io.Reader, left int64, omitted bool, each func(*tar.Header, io.Reader) error) error {
 	archive := tar.NewReader(r)
 	var o order
 	for {
@@ -108,7 +113,7 @@ func readTree(r io.Reader, left int64, each func(*tar.Header, io.Reader) error) 
 		if err != nil {
 			return odd(err)
 		}
-		if err := checkEntry(h, &o); err != nil {
+		if err := checkEntry(h, &o, omitted); err != nil {
 			return err
 		}
 		if left -= h.Size; left < 0 {
@@ -142,8 +147,9 @@ func (o oddReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkEntry checks an entry of a box's archive.
-func checkEntry(h *tar.Header, o *order) error {
+// checkEntry checks an entry of a box's archive. omitted says whether the content of a file may be
+// missing.
+func checkEntry(h *tar.Header, o *order, omitted bool) error {
 	bad := func(rule string) error {
 		return fmt.Errorf("entry %s of the archive: %s: %w", spec.Quote(h.Name), rule, proto.ErrProtocol)
 	}
@@ -164,6 +170,12 @@ func checkEntry(h *tar.Header, o *order) error {
 	}
 	if h.Size < 0 || h.Typeflag != tar.TypeReg && h.Size != 0 {
 		return bad("has an impossible size")
+	}
+	if text, ok := h.PAXRecords[proto.OmittedSize]; ok {
+		size, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || size < 0 || h.Size != 0 || h.Typeflag != tar.TypeReg || !omitted {
+			return bad("is left out with an impossible size")
+		}
 	}
 	if !o.next(strings.TrimSuffix(h.Name, "/"), h.Typeflag == tar.TypeDir) {
 		return bad("is out of place")
@@ -230,9 +242,14 @@ type UnpackOptions struct {
 	Globs []string // as in PackOptions
 	// MakeParents creates the directory, and those above it, if it is missing.
 	MakeParents bool
+	// New, if not 0, holds the permission bits with which the directory is made. An existing one
+	// is fs.ErrExist.
+	New uint32
 	// MaxBytes limits the archive, and the content of its files; 0 means DefaultSize. More
 	// is ErrTooLarge.
 	MaxBytes int64
+
+	outside string // as in proto.Unpack
 }
 
 // Tree counts what was unpacked.
@@ -253,15 +270,16 @@ type Tree struct {
 // As in Write, one call of content.Read may still be in progress after an error.
 func Unpack(ctx context.Context, box engine.Box, o Options, path string, content io.Reader, u UnpackOptions) (Tree, error) {
 	most := cmp.Or(u.MaxBytes, DefaultSize)
-	if err := errors.Join(notNegative("max_bytes", most), checkGlobs("glob", u.Globs)); err != nil {
+	if err := errors.Join(notNegative("max_bytes", most), checkMode(u.New), checkGlobs("glob", u.Globs)); err != nil {
 		return Tree{}, err
 	}
-	option, err := json.Marshal(proto.Unpack{Globs: u.Globs, MaxBytes: most, Parents: u.MakeParents})
+	option, err := json.Marshal(proto.Unpack{Globs: u.Globs, MaxBytes: most, Parents: u.MakeParents, New: u.New, Outside: u.outside})
 	if err != nil {
 		return Tree{}, err
 	}
 	in := &source{r: content, left: most}
 	r := request{verb: "unpacking into", path: path, in: in, args: []string{"unpack", path, string(option)}}
+	r.relative = u.outside != "" && !strings.HasPrefix(u.outside, "/")
 	reply, err := r.run(ctx, box, o)
 	failed := in.failure()
 	switch {
@@ -269,12 +287,16 @@ func Unpack(ctx context.Context, box engine.Box, o Options, path string, content
 		return Tree{}, fmt.Errorf("unpacking into %s: %w: the archive has more than %s", spec.Quote(path), ErrTooLarge, spec.FormatSize(most))
 	case failed != nil:
 		return Tree{}, fmt.Errorf("unpacking into %s: reading the archive: %w", spec.Quote(path), failed)
+	case errors.Is(err, proto.Inside):
+		return Tree{}, &engine.FieldError{Field: "path", Value: spec.Quote(path), Rule: "must not be the directory that is copied, nor in it"}
 	case errors.Is(err, syscall.EBADMSG):
 		return Tree{}, &engine.FieldError{Field: "archive", Value: "for " + spec.Quote(path), Rule: "must be a tar archive, complete and not compressed"}
 	case err != nil:
 		return Tree{}, err
 	case reply.Tree == nil:
 		return Tree{}, r.disturbed(errors.New("it does not count what was unpacked"))
+	case min(reply.Tree.Files, reply.Tree.Directories, reply.Tree.Symlinks, reply.Tree.Bytes, reply.Tree.Skipped) < 0:
+		return Tree{}, r.disturbed(errors.New("it counts less than nothing"))
 	}
 	return Tree(*reply.Tree), nil
 }
@@ -324,11 +346,8 @@ func Made(ctx context.Context, box engine.Box, o Options, path string, globs []s
 		}
 		f := MadeFile{Path: h.Name, Size: h.Size, Mode: fmt.Sprintf("%04o", h.Mode), ModTime: h.ModTime}
 		if text, ok := h.PAXRecords[proto.OmittedSize]; ok {
-			size, err := strconv.ParseInt(text, 10, 64)
-			if err != nil || size < 0 || h.Size != 0 {
-				return fmt.Errorf("size %s of an omitted file: %w", spec.Quote(text), proto.ErrProtocol)
-			}
-			f.Size, f.Omitted = size, true
+			f.Size, _ = strconv.ParseInt(text, 10, 64) // was checked
+			f.Omitted = true
 		} else if f.Content, err = io.ReadAll(content); err != nil {
 			return err
 		}

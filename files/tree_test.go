@@ -72,6 +72,7 @@ func TestPackIsChecked(t *testing.T) {
 		{"device", false, []*tar.Header{{Typeflag: tar.TypeBlock, Name: "a"}}},
 		{"FIFO", false, []*tar.Header{{Typeflag: tar.TypeFifo, Name: "a"}}},
 		{"nothing left out", false, []*tar.Header{global("file a")}},
+		{"left out with a size", false, []*tar.Header{{Typeflag: tar.TypeReg, Name: "a", PAXRecords: map[string]string{proto.OmittedSize: "5"}}}},
 		{"other record", false, []*tar.Header{{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"path": "/etc/passwd"}}}},
 		{"too long", false, []*tar.Header{{Typeflag: tar.TypeReg, Name: "a", Size: 2000}}},
 		{"too long together", false, []*tar.Header{{Typeflag: tar.TypeReg, Name: "a", Size: 600}, {Typeflag: tar.TypeReg, Name: "b", Size: 600}}},
@@ -147,7 +148,7 @@ func TestUnpackAnswers(t *testing.T) {
 		t.Errorf("%q, %q", b.cmd.Args, b.stdin.String())
 	}
 	for answer, want := range map[string]error{
-		`{}`: ErrProtocol, `{"failure":{"errno":74,"step":"reading the archive"}}`: engine.ErrInvalid, `{"failure":{"errno":28}}`: ErrRefused, `{"failure":{"errno":27}}`: ErrTooLarge,
+		`{}`: ErrProtocol, `{"tree":{"files":-1}}`: ErrProtocol, `{"tree":{"bytes":-1}}`: ErrProtocol, `{"failure":{"errno":35}}`: engine.ErrInvalid, `{"failure":{"errno":74,"step":"reading the archive"}}`: engine.ErrInvalid, `{"failure":{"errno":28}}`: ErrRefused, `{"failure":{"errno":27}}`: ErrTooLarge,
 	} {
 		if _, err := Unpack(t.Context(), &box{stderr: answer, result: exited(0)}, Options{}, "d", strings.NewReader(""), UnpackOptions{}); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", answer, err, want)
@@ -193,7 +194,7 @@ func FuzzTree(f *testing.F) {
 	f.Add([]byte(archiveOf(f, &tar.Header{Typeflag: tar.TypeSymlink, Name: "a", Linkname: "/etc"}, regular("a/b"))))
 	f.Fuzz(func(t *testing.T, archive []byte) {
 		directories, seen, total := map[string]bool{"": true}, map[string]bool{}, int64(0)
-		err := readTree(bytes.NewReader(archive), 1<<20, func(h *tar.Header, content io.Reader) error {
+		err := readTree(bytes.NewReader(archive), 1<<20, true, func(h *tar.Header, content io.Reader) error {
 			n, err := io.Copy(io.Discard, content)
 			total += n
 			if h.Typeflag == tar.TypeXGlobalHeader {

@@ -40,6 +40,16 @@ func in(ns *os.File, fn func() error) error {
 	})
 }
 
+// DiagSocket opens a socket of sock_diag(7) in the network namespace behind ns, which may be a pidfd
+// of a process in it. The caller owns the socket.
+func DiagSocket(ns *os.File) (diag *os.File, err error) {
+	err = in(ns, func() error {
+		diag, err = linux.DiagSocket()
+		return err
+	})
+	return diag, err
+}
+
 // setUp configures the network namespace of the calling thread.
 func setUp() error {
 	// IPv6 must be on before lo is up: lo gets its addresses when it comes up.

@@ -59,4 +59,5 @@ type Quotas struct {
 	WorkspaceBytes spec.Size `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
 	Volumes        int64     `yaml:"volumes" json:"volumes"`                 // named ones
 	VolumeBytes    spec.Size `yaml:"volume_bytes" json:"volume_bytes"`       // sum of the sizes of named volumes
+	Watches        int64     `yaml:"watches" json:"watches"`                 // of directories in boxes
 }

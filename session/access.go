@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -18,7 +20,14 @@ type Access struct {
 	// Write says that the operation may take up space. It is refused while the workspaces
 	// of the tenant are over their quota.
 	Write bool
+	// Watch says that the operation lasts until the caller ends it. It counts as a watch, and
+	// not as a running command.
+	Watch bool
 }
+
+// MaxWatches bounds the watches of one session: each is a process of about four threads in the box,
+// and counts towards its limits.
+const MaxWatches = 8
 
 // Access returns the box of session key for an operation on files. The operation is a
 // command in the box, so it is audited and counts as a running command in quotas. r is as
@@ -123,7 +132,11 @@ func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Acces
 			return nil, err
 		}
 	}
-	release, err = m.ledger.Reserve(s.key.Tenant, policy.Use{Execs: 1})
+	if a.Watch {
+		release, err = s.admitWatch()
+	} else {
+		release, err = m.ledger.Reserve(s.key.Tenant, policy.Use{Execs: 1})
+	}
 	if err != nil {
 		m.deny(c, s.key, a.Action, err)
 		return nil, err
@@ -134,6 +147,28 @@ func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Acces
 		return nil, err
 	}
 	return release, nil
+}
+
+// admitWatch counts one more watch.
+func (s *session) admitWatch() (release func(), err error) {
+	counted, err := s.m.ledger.Reserve(s.key.Tenant, policy.Use{Watches: 1})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watches == MaxWatches {
+		counted()
+		return nil, &policy.QuotaError{Tenant: s.key.Tenant, Resource: "watches_per_session", Limit: strconv.Itoa(MaxWatches), InUse: strconv.Itoa(s.watches), Asked: "1",
+			Advice: "end a watch of session " + spec.Quote(s.key.ID) + ", or watch with recursive=1 from one directory"}
+	}
+	s.watches++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		s.watches--
+		s.mu.Unlock()
+		counted()
+	}), nil
 }
 
 // Note writes into the audit log that the caller may do something to the process that does

@@ -14,6 +14,7 @@ type use struct {
 	s                  *session
 	box                engine.LiveBox
 	created, recreated bool
+	quiet              bool       // it does not put off the idle TTL
 	recording          *recording // of the box
 }
 
@@ -100,6 +101,19 @@ func (s *session) tryUse(a *asked) *use {
 	return s.useLocked()
 }
 
+// quietUse gets a hold for something that boxd does by itself, or nil if the session has no box.
+func (s *session) quietUse() *use {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removing || !s.aliveLocked() {
+		return nil
+	}
+	s.uses++
+	u := s.lookLocked()
+	u.quiet = true
+	return u
+}
+
 func (s *session) useLocked() *use {
 	s.uses++
 	s.touch()
@@ -143,7 +157,9 @@ func (u *use) recordError() error {
 // release ends the hold.
 func (u *use) release() {
 	s := u.s
-	s.touch()
+	if !u.quiet {
+		s.touch()
+	}
 	s.mu.Lock()
 	s.uses--
 	s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,7 +49,7 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	}
 	if err != nil {
 		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
-			s.m.discardLater(box.ID())
+			s.discardHolding(box.ID())
 			err = errors.Join(err, e)
 		}
 		return err
@@ -65,13 +66,24 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	b := s.record.Resolved.Spec()
 	b.ID, b.Labels = s.record.Box, s.labelsLocked()
 	s.mu.Unlock()
+	if err := s.m.named.checkThere(b.Mounts); err != nil {
+		return nil, err
+	}
 	box, err := s.m.engine.Create(ctx, b)
 	if err != nil {
 		// Nothing should be left, unless the launcher died in between.
-		s.m.discardLater(b.ID)
-		return nil, fmt.Errorf("creating a box: %w", causeOf(ctx, err))
+		s.discardHolding(b.ID)
+		return nil, s.m.explainLost(ctx, b.Mounts, fmt.Errorf("creating a box: %w", causeOf(ctx, err)))
 	}
 	return box, nil
+}
+
+// discardHolding removes a box of the session in the background.
+func (s *session) discardHolding(box string) {
+	s.mu.Lock()
+	mounts := slices.Concat(s.record.Resolved.Mounts, s.record.Attaching)
+	s.mu.Unlock()
+	s.m.discardHolding(s.key, box, mounts)
 }
 
 // installBox makes box the session's box, and publishes an event of the given kind.

@@ -20,8 +20,25 @@ type Code struct {
 	// Write makes Dir in the box, with the code in the file called name. It is called again
 	// if the box is replaced before the program runs.
 	Write func(ctx context.Context, box engine.LiveBox, name string) error
-	// Remove removes Dir.
+	// Remove removes Dir. It may be called after the answer.
 	Remove func(box engine.LiveBox)
+}
+
+// removeCode removes the directory of code. The caller does not wait for it, unless the last one of
+// the session is still being removed: a client that runs code in a loop must not outrun the
+// removals.
+func (s *session) removeCode(code *Code, box engine.LiveBox) {
+	if !s.tidying.TryLock() {
+		code.Remove(box)
+		return
+	}
+	remove := func() {
+		defer s.tidying.Unlock()
+		code.Remove(box)
+	}
+	if !s.m.spawn(remove) {
+		remove()
+	}
 }
 
 // start starts the command of r in the box. Code is written before.

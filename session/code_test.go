@@ -32,10 +32,21 @@ func placed(log *[]string, write func(engine.LiveBox) error) Exec {
 	}}
 }
 
+// awaitTidy waits until code has been removed.
+func (b *bench) awaitTidy(key Key) {
+	s, err := b.find(key)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	s.tidying.Lock()
+	s.tidying.Unlock()
+}
+
 func TestCode(t *testing.T) {
 	b := codeBench(t)
 	var log []string
 	res, err := b.Exec(ctx, me, keyA, &policy.Request{}, placed(&log, func(engine.LiveBox) error { return nil }))
+	b.awaitTidy(keyA)
 	if err != nil || string(res.Stdout) != "/d/f x" || !slices.Equal(log, []string{"write f", "remove"}) {
 		t.Errorf("%q, %v, %q", res.Stdout, err, log)
 	}
@@ -51,6 +62,7 @@ func TestCodeUnwritten(t *testing.T) {
 	full := errors.New("full")
 	var log []string
 	_, err := b.Exec(ctx, me, keyA, nil, placed(&log, func(engine.LiveBox) error { return full }))
+	b.awaitTidy(keyA)
 	if !errors.Is(err, full) || !errors.Is(err, ErrCodeUnwritten) || !slices.Equal(log, []string{"write f", "remove"}) {
 		t.Errorf("%v, %q", err, log)
 	}
@@ -76,8 +88,44 @@ func TestCodeBoxLost(t *testing.T) {
 			b.host.Kill(box.ID())
 			return lost
 		}))
+		b.awaitTidy(keyA)
 		if err != nil || string(res.Stdout) != "/d/f x" || !res.Session.Recreated || strings.Join(log, ", ") != "write f, write f, remove" {
 			t.Errorf("%s: %+v, %v, %q", name, res, err, log)
 		}
+	}
+}
+
+// The answer does not wait for the removal of the code, but the next one does: removals do not pile up.
+// If there are outputs to collect, the code is removed before.
+func TestCodeRemoval(t *testing.T) {
+	b := codeBench(t)
+	b.ensure(keyA, policy.Request{})
+	code := func(remove func(), collect func()) Exec {
+		e := Exec{Code: &Code{Language: "l", Dir: "/d",
+			Write:  func(context.Context, engine.LiveBox, string) error { return nil },
+			Remove: func(engine.LiveBox) { remove() },
+		}}
+		if collect != nil {
+			e.Collect = func(context.Context, engine.LiveBox) { collect() }
+		}
+		return e
+	}
+	removing, done := make(chan struct{}), make(chan struct{})
+	if _, err := b.Exec(ctx, me, keyA, nil, code(func() { close(removing); <-done }, nil)); err != nil {
+		t.Fatal(err)
+	}
+	<-removing
+	if v := b.get(keyA); v.Execs != 0 {
+		t.Errorf("the removal counts as a command: %+v", v)
+	}
+	second := 0
+	if _, err := b.Exec(ctx, me, keyA, nil, code(func() { second++ }, nil)); err != nil || second != 1 {
+		t.Errorf("removed %d times, %v", second, err)
+	}
+	close(done)
+	b.awaitTidy(keyA)
+	var log []string
+	if _, err := b.Exec(ctx, me, keyA, nil, code(func() { log = append(log, "remove") }, func() { log = append(log, "collect") })); err != nil || !slices.Equal(log, []string{"remove", "collect"}) {
+		t.Errorf("%q, %v", log, err)
 	}
 }

@@ -14,6 +14,7 @@
 //	workspaceUse.mu  one measurement of a workspace at a time; a measurement tries it, and
 //	                 the removal of the session waits for it once
 //	session.metering one counting of the life of a box at a time
+//	session.tidying  held while code is removed in the background; only tried, never awaited
 //	volumes.looking  one query for the engine's volumes at a time
 //	Manager.mu       the registry and the heap of deadlines; never held during I/O
 //	session.mu       fields of one session and its processes; never held during I/O

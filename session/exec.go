@@ -66,9 +66,12 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}
 
-	if e.Code != nil {
-		defer func() { e.Code.Remove(u.box) }()
-	}
+	codeLeft := e.Code != nil
+	defer func() {
+		if codeLeft {
+			u.s.removeCode(e.Code, u.box)
+		}
+	}()
 	started := time.Now()
 	p, err := run.start(ctx, u.box, e.Code)
 	if unstarted(err) {
@@ -99,6 +102,10 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	took := time.Since(began)
 	if e.Collect != nil && err == nil && res.Verdict != engine.BoxLost {
+		if codeLeft { // it is no output
+			e.Code.Remove(u.box)
+			codeLeft = false
+		}
 		e.Collect(ctx, u.s.forAccess(u.box, nil))
 	}
 	return m.finishExec(c, u, run, res, err, took)

@@ -80,6 +80,18 @@ func (p *Process) remember(end processRecord) {
 	_ = s.m.history.Append(e) // reports its error
 }
 
+// rememberProbe counts what a probe in box has used.
+func (p *Process) rememberProbe(kind history.Probe, box string, started time.Time, res engine.Result) {
+	s := p.s
+	s.mu.Lock()
+	resolved := s.record.Resolved
+	s.mu.Unlock()
+	e := s.m.entry(s.key, resolved, nil)
+	e.Box, e.Process, e.Probe = box, p.id, kind
+	e.StartedAt, e.EndedAt, e.Result = started.Round(0), time.Now().Round(0), res
+	_ = s.m.history.Append(e) // reports its error
+}
+
 // entry returns an entry of session key with as much of args as its profile keeps.
 func (m *Manager) entry(key Key, r policy.Resolved, args []string) history.Entry {
 	e := history.Entry{Tenant: key.Tenant, Session: key.ID, Profile: r.Profile, User: r.Labels[userLabel]}

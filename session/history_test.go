@@ -2,10 +2,12 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -179,6 +181,62 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// Probes count, and stop when the budget of the day is used up, which says nothing about the process. They
+// are not in the history.
+func TestBudgetOfProbes(t *testing.T) {
+	for _, r := range []*spec.Ready{
+		{Command: []string{"exit", "0"}, LiveEvery: seconds(10)},
+		{HTTP: "80/", LiveEvery: seconds(10)},
+	} {
+		bubble(t, func(b *bench) {
+			b.Close(ctx, false)
+			b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 5}}}
+			b.start()
+			b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
+			b.boxOf(keyA).Serve(func(_, _ string) string { return "HTTP/1.1 200 OK\r\n\r\n" })
+			ran := int64(0)
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
+				if op == "start" {
+					ran++
+				}
+				return nil
+			})
+			b.supervise(ProcessSettings{Ready: r, Restart: "on-failure"}, "serve")
+			want, execs := int64(5), int64(5)
+			if r.HTTP != "" { // no command of the tenant
+				want, execs = 31, 0
+			}
+			time.Sleep(3 * time.Minute)
+			b.restart()
+			time.Sleep(2*time.Minute + time.Second)
+			b.wantState(ProcessReady)
+			if r.HTTP == "" && ran != want || ran < want {
+				t.Errorf("%+v: %d probes, want %d", r, ran, want)
+			}
+			var u history.UsageQuery
+			u.By.Session = true
+			list, err := b.Usage(u)
+			if err != nil || len(list) != 1 || list[0].Execs != execs || list[0].Processes != 0 || list[0].Session != "a" {
+				t.Errorf("%+v: %+v, %v", r, list, err)
+			}
+			if got := b.ran("a"); len(got) != 0 {
+				t.Errorf("in the history: %+v", got)
+			}
+		})
+	}
+	// A process that cannot be probed does not become ready, and the reason is named.
+	bubble(t, func(b *bench) {
+		b.Close(ctx, false)
+		b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 5}}}
+		b.start()
+		p := b.supervise(ProcessSettings{Ready: &spec.Ready{Command: []string{"exit", "1"}, Timeout: seconds(30)}}, "serve")
+		_, err := p.WaitReady(ctx)
+		if failed, ok := errors.AsType[*NotReadyError](err); !ok || !strings.Contains(failed.Failure, "execs_per_day") {
+			t.Error(err)
+		}
+	})
+}
+
 // TestHistoryIsFirst: whoever is told that a command has ended finds it in the history.
 func TestHistoryIsFirst(t *testing.T) {
 	b := open(t)
@@ -334,4 +392,59 @@ func TestUnsampledMemory(t *testing.T) {
 	if got := s.unsampled(time.Now(), &r); got == 0 {
 		t.Error("not seen, and its box has ended")
 	}
+}
+
+// What a process has used is counted once if its box is removed under it, also where the daemon dies at
+// any step of that.
+func TestUsageOfProcessesOfARemovedBox(t *testing.T) {
+	for _, op := range []string{"", "kill", "remove", "removed"} { // the step at which the daemon dies
+		b := open(t)
+		p := b.launch(keyA, "p", "serve")
+		b.host.Box(p.View().Box).Process(p.View().Key).Use(3 * time.Second)
+		if op != "" {
+			b.crashDuring(op, func() { b.Remove(ctx, me, keyA) })
+			b.start()
+		} else {
+			must(t, b.Remove(ctx, me, keyA))
+		}
+		b.eventually("the removal", func() bool { return len(b.List("")) == 0 && len(b.host.IDs()) == 0 })
+		if u := b.UsageTotals(); len(u) != 1 || u[0].Processes != 1 || u[0].CPU != 3*time.Second {
+			t.Errorf("after dying at %q: %+v", op, u)
+		}
+	}
+
+	// A persistent session whose daemon stops.
+	b := open(t)
+	p := b.supervise(ProcessSettings{Restart: "on-failure"}, "serve")
+	b.truth().Use(3 * time.Second)
+	must(t, b.Close(ctx, true))
+	if v := p.View(); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.Signal != 0 || !v.RestartAt.IsZero() {
+		t.Errorf("%+v", v)
+	}
+	b.start()
+	if u := b.UsageTotals(); len(u) != 1 || u[0].Processes != 1 || u[0].CPU != 3*time.Second {
+		t.Errorf("after a stop of the daemon: %+v", u)
+	}
+}
+
+// crashDuring calls fn, and kills the manager at an operation of its engine.
+func (b *bench) crashDuring(op string, fn func()) {
+	reached, ended := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(reached) })
+	b.host.SetHook(func(ctx context.Context, at, _ string) error {
+		if at != op {
+			return nil
+		}
+		once()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	go func() {
+		defer close(ended)
+		fn()
+	}()
+	await(b.t, reached, op)
+	b.crash()
+	<-ended
+	b.host.SetHook(nil)
 }

@@ -9,9 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/internal/diskroom"
 )
+
+// lockPatience bounds the wait for the lock of a process that is gone. A child has its parent's descriptors,
+// and with them the lock, from fork to exec, also if the parent is killed meanwhile.
+const lockPatience = 5 * time.Second
 
 // LockState locks the lock file of a state directory, or fails with ErrLocked and names the
 // process that holds it. Closing the file releases the lock, as does the end of the process.
@@ -22,15 +27,20 @@ func LockState(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
 	}
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		defer f.Close()
-		holder := "another process"
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // an unreadable file says as little as an empty one
-		if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
-			holder = fmt.Sprintf("process %d", pid)
+	for end := time.Now().Add(lockPatience); ; time.Sleep(5 * time.Millisecond) {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			break
 		}
-		return nil, fmt.Errorf("lock file %s: %w by %s: stop it first, or choose another state directory", path, ErrLocked, holder)
+		holder, gone := "another process", false
+		b, _ := io.ReadAll(io.NewSectionReader(f, 0, 32)) // an unreadable file says as little as an empty one
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+			holder, gone = fmt.Sprintf("process %d", pid), errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+		}
+		if !gone || time.Now().After(end) {
+			f.Close()
+			return nil, fmt.Errorf("lock file %s: %w by %s: stop it first, or choose another state directory", path, ErrLocked, holder)
+		}
 	}
 	if err == nil {
 		// Overwriting the old content also works on a full disk, because its block stays

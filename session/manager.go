@@ -170,6 +170,17 @@ func (m *Manager) discardLater(id string) {
 	m.spawn(func() { m.discard(id) })
 }
 
+// discardHolding is discardLater for a box of session key with these mounts: until it is gone, no
+// other session gets its named volumes.
+func (m *Manager) discardHolding(key Key, id string, mounts []engine.Mount) {
+	done := m.named.hold(key, id, mounts)
+	m.spawn(func() {
+		if m.discard(id); m.ctx.Err() == nil {
+			done()
+		}
+	})
+}
+
 // discard removes a box that may exist. It retries until that succeeds or m.ctx ends.
 func (m *Manager) discard(id string) {
 	m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, id) })

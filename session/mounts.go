@@ -114,14 +114,17 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
+	s.mu.Lock()
+	before := s.record.Attaching // of a change of which it is not known whether it was made
+	s.mu.Unlock()
 	if named := namedMounts(change.Attach); len(named) > 0 {
 		s.mu.Lock()
-		s.record.Attaching = named
+		s.record.Attaching = slices.Concat(before, named)
 		write := s.m.store.enqueue(s.recordLocked().put())
 		s.mu.Unlock()
 		if err := write.wait(); err != nil {
 			s.mu.Lock()
-			s.record.Attaching = nil
+			s.record.Attaching = before
 			s.mu.Unlock()
 			return err
 		}
@@ -129,16 +132,20 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	if changesBox {
 		err := box.Update(ctx, change)
 		if errors.Is(err, engine.ErrBoxLost) && isDone(box.Done()) {
+			s.forgetAttaching()
 			return errAgain
 		}
 		if err != nil {
-			s.keepToBox(box)
-			return fmt.Errorf("changing the box: %w", causeOf(ctx, err))
+			// Without the launcher's answer it may still make the change.
+			if ctx.Err() == nil && !errors.Is(err, engine.ErrNoLauncher) {
+				s.keepToBox(box, before)
+			}
+			return s.m.explainLost(ctx, change.Attach, fmt.Errorf("changing the box: %w", causeOf(ctx, err)))
 		}
 	}
 	s.mu.Lock()
-	old, life := s.record.Resolved, s.lifeEnd
-	s.record.Resolved, s.record.Attaching = alter(old), nil
+	attaching, old, life := s.record.Attaching, s.record.Resolved, s.lifeEnd
+	s.record.Resolved, s.record.Attaching = alter(old), before
 	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	err := write.wait()
@@ -146,25 +153,46 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 		return nil
 	}
 	s.mu.Lock()
-	s.record.Resolved, s.lifeEnd = old, life
+	s.record.Resolved, s.record.Attaching, s.lifeEnd = old, attaching, life
+	s.mu.Unlock()
+	if changesBox {
+		if e := box.Update(ctx, undo); e != nil {
+			s.keepToBox(box, before)
+			return errors.Join(err, fmt.Errorf("undoing it: %w", e))
+		}
+	}
+	s.mu.Lock()
+	s.record.Attaching = before
 	undone := s.m.store.enqueue(s.recordLocked().put()) // a record written meanwhile may contain the change
 	s.mu.Unlock()
 	_ = undone.wait() // if this cannot be written, the change was not written either
-	if changesBox {
-		if e := box.Update(ctx, undo); e != nil {
-			err = errors.Join(err, fmt.Errorf("undoing it: %w", e))
-		}
-	}
 	return err
 }
 
+// forgetAttaching records that the box, which has ended, gets nothing any more.
+func (s *session) forgetAttaching() {
+	s.mu.Lock()
+	if s.record.Attaching == nil {
+		s.mu.Unlock()
+		return
+	}
+	s.record.Attaching = nil
+	write := s.m.store.enqueue(s.recordLocked().put())
+	s.mu.Unlock()
+	_ = write.wait() // a successor finds that the box is gone
+}
+
 // keepToBox replaces the session's mounts by those of its box: a failed change may have
-// detached some.
-func (s *session) keepToBox(box engine.LiveBox) {
+// detached some, and one whose undoing failed has attached some. attaching remain uncertain.
+func (s *session) keepToBox(box engine.LiveBox, attaching []engine.Mount) {
 	has := box.Spec()
 	s.mu.Lock()
-	s.record.Attaching = nil
-	if has.ID != s.record.Box || slices.Equal(has.Mounts, s.record.Resolved.Mounts) { // an engine may not report its mounts
+	if has.ID != s.record.Box { // an engine may not report its mounts
+		s.mu.Unlock()
+		return
+	}
+	s.record.Attaching = attaching
+	if slices.Equal(has.Mounts, s.record.Resolved.Mounts) {
 		s.mu.Unlock()
 		return
 	}

@@ -24,6 +24,8 @@ var (
 	ErrVolumeInUse = errors.New("the volume is in use")
 	// ErrVolumeExists: the volume exists, with other limits than the request asks for.
 	ErrVolumeExists = errors.New("the volume exists with other limits")
+	// ErrVolumeLost: the engine does not have the volume any more.
+	ErrVolumeLost = errors.New("the data of the volume is gone")
 )
 
 // VolumeLimits are the limits of a named volume.
@@ -36,8 +38,10 @@ type VolumeLimits struct {
 type VolumeView struct {
 	Tenant, Name string
 	VolumeLimits
-	UsedBytes int64 // as measured last
+	From      string // the volume of which it was a copy at first; may be empty
+	UsedBytes int64  // as measured last
 	Removing  bool
+	Lost      bool // see ErrVolumeLost
 	Created   bool // the call that returned the view made the volume
 	CreatedAt time.Time
 	Attached  []Attachment // sorted by session
@@ -51,10 +55,14 @@ type Attachment struct {
 
 // volumeRecord is a named volume as stored in the database.
 type volumeRecord struct {
-	Tenant    string    `json:"tenant"`
-	Name      string    `json:"name"`
-	Bytes     spec.Size `json:"bytes"`
-	Inodes    int64     `json:"inodes,omitempty"`
+	Tenant string    `json:"tenant"`
+	Name   string    `json:"name"`
+	Bytes  spec.Size `json:"bytes"`
+	Inodes int64     `json:"inodes,omitempty"`
+	From   string    `json:"from,omitempty"` // see VolumeView
+	// Creating: nobody has been told of the volume yet. Without it, a volume that the engine
+	// does not have is lost, and is not made again.
+	Creating  bool      `json:"creating,omitempty"`
 	Removing  bool      `json:"removing,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
@@ -89,18 +97,30 @@ func decodeVolume(key, value []byte) (r volumeRecord, err error) {
 // have it, so a successor finds the same.
 type namedVolumes struct {
 	changing keyed.Locks // by ID, held while a volume is made, resized or removed; before mu
+	copying  keyed.Locks // by tenant, held while a copy is made; after changing and before mu
 
 	mu  sync.Mutex // a leaf
 	all map[string]*namedVolume
 	// holders has the sessions of each volume, by the volume's ID; true: it writes. A volume
 	// whose record was lost can have sessions too.
 	holders map[string]map[Key]bool
+	// going has the boxes that are being removed in the background and may still have
+	// volumes, by their IDs.
+	going map[string]goingBox
+}
+
+// goingBox is what is left of a box.
+type goingBox struct {
+	key    Key // of its session
+	mounts []engine.Mount
 }
 
 // namedVolume is a volume that is complete. Its fields are guarded by namedVolumes.mu.
 type namedVolume struct {
 	record  volumeRecord
 	release func() // returns its reservation to the ledger
+	lost    bool   // see ErrVolumeLost
+	copies  int    // that are being made of it
 }
 
 // record returns the record of a volume.
@@ -124,8 +144,8 @@ func (n *namedVolumes) records() (list []volumeRecord) {
 }
 
 // claim makes key a session of the volumes among mounts, in addition to those that it has.
-// It claims all or none.
-func (n *namedVolumes) claim(key Key, mounts []engine.Mount) error {
+// It claims all or none. asked may have the names of volumes that do not exist any more.
+func (n *namedVolumes) claim(key Key, mounts []engine.Mount, asked []spec.VolumeWish) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range mounts {
@@ -134,9 +154,23 @@ func (n *namedVolumes) claim(key Key, mounts []engine.Mount) error {
 		}
 		v := n.all[m.Volume]
 		if v == nil || v.record.Removing {
-			return &engine.FieldError{Field: "volume", Value: m.Volume, Rule: "was removed meanwhile: create it, or leave it out"}
+			gone := &engine.FieldError{Field: "volume", Value: "at " + m.Target, Rule: "was removed meanwhile: create it, or leave it out"}
+			i := slices.IndexFunc(asked, func(w spec.VolumeWish) bool { return policy.VolumeID(key.Tenant, w.Name) == m.Volume })
+			switch {
+			case v != nil:
+				gone.Value = spec.Quote(v.record.Name)
+			case i >= 0:
+				gone.Value = spec.Quote(asked[i].Name)
+			}
+			return gone
 		}
-		for other, writes := range n.holders[m.Volume] {
+		switch {
+		case v.lost:
+			return v.record.lostError()
+		case v.copies > 0 && !m.ReadOnly:
+			return v.copiedError()
+		}
+		for other, writes := range n.sessionsLocked(m.Volume) {
 			if other != key && (writes || !m.ReadOnly) {
 				how := map[bool]string{true: "has it read-write", false: "has it read-only"}[writes]
 				return fmt.Errorf("volume %q: session %q %s: several sessions can have a volume read-only, or one read-write: %w", v.record.Name, other.ID, how, ErrVolumeInUse)
@@ -145,6 +179,62 @@ func (n *namedVolumes) claim(key Key, mounts []engine.Mount) error {
 	}
 	n.holdLocked(key, mounts)
 	return nil
+}
+
+// sessionsLocked returns the sessions that have a volume, or whose former boxes may have it;
+// true: it writes.
+func (n *namedVolumes) sessionsLocked(id string) map[Key]bool {
+	all := maps.Clone(n.holders[id])
+	for _, box := range n.going {
+		for _, m := range box.mounts {
+			if m.Volume != id {
+				continue
+			}
+			if all == nil {
+				all = map[Key]bool{}
+			}
+			all[box.key] = all[box.key] || !m.ReadOnly
+		}
+	}
+	return all
+}
+
+// hold notes that a box of session key, which is being removed, may have mounts until done is
+// called.
+func (n *namedVolumes) hold(key Key, box string, mounts []engine.Mount) (done func()) {
+	mounts = namedMounts(mounts)
+	if len(mounts) == 0 {
+		return func() {}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.going[box] = goingBox{key, mounts}
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.going, box)
+	}
+}
+
+// checkThere refuses mounts of volumes whose data is gone.
+func (n *namedVolumes) checkThere(mounts []engine.Mount) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range mounts {
+		if v := n.all[m.Volume]; v != nil && v.lost {
+			return v.record.lostError()
+		}
+	}
+	return nil
+}
+
+func (r *volumeRecord) lostError() error {
+	return fmt.Errorf("volume %q: its data is gone, because the launcher has no volume %q any more: put that back into the launcher's data directory and restart boxd, or remove the volume: %w",
+		r.Name, r.id(), ErrVolumeLost)
+}
+
+func (v *namedVolume) copiedError() error {
+	return fmt.Errorf("volume %q is being copied, and must not change meanwhile: try again later: %w", v.record.Name, ErrVolumeInUse)
 }
 
 // settle makes mounts all that key has. Mounts of other kinds do not count.
@@ -196,17 +286,17 @@ func (n *namedVolumes) among(mounts []engine.Mount) (list []spec.VolumeWish) {
 // session does not come about.
 func (s *session) takeVolumes(ctx context.Context, c Caller, field string, asked []spec.VolumeWish, mounts []engine.Mount) error {
 	for i, w := range asked {
-		_, exists := s.m.named.record(policy.VolumeID(s.key.Tenant, w.Name))
+		r, exists := s.m.named.record(policy.VolumeID(s.key.Tenant, w.Name))
 		if !exists && w.Size == 0 {
 			return &engine.FieldError{Field: fmt.Sprintf("%s[%d].name", field, i), Value: spec.Quote(w.Name), Rule: "must be a volume of the tenant: create it first, or give its size"}
 		}
-		if !exists {
+		if !exists || r.Creating {
 			if _, err := s.m.createVolume(ctx, c, volumeRecord{Tenant: s.key.Tenant, Name: w.Name, Bytes: w.Size}, true); err != nil {
 				return err
 			}
 		}
 	}
-	return s.m.named.claim(s.key, mounts)
+	return s.m.named.claim(s.key, mounts, asked)
 }
 
 // settleVolumes makes the volumes that the session has those of its record. The caller holds
@@ -219,7 +309,7 @@ func (s *session) settleVolumes() {
 	case s.record.Retained != nil:
 		s.m.named.settle(s.key, nil)
 	default:
-		s.m.named.settle(s.key, s.record.Resolved.Mounts)
+		s.m.named.settle(s.key, slices.Concat(s.record.Resolved.Mounts, s.record.Attaching))
 	}
 }
 
@@ -280,33 +370,52 @@ func (m *Manager) createVolume(ctx context.Context, c Caller, r volumeRecord, le
 		switch {
 		case has.Removing:
 			return false, fmt.Errorf("volume %q is being removed: %w", r.Name, ErrState)
+		case has.Creating:
+			if err := m.completeVolume(ctx, has); err != nil {
+				return false, err
+			}
+		}
+		if err := m.named.checkThere([]engine.Mount{{Volume: r.id()}}); err != nil {
+			return false, err
+		}
+		switch {
 		case !lenient && (has.Bytes != r.Bytes || r.Inodes != 0 && has.Inodes != r.Inodes):
 			return false, fmt.Errorf("volume %q has %s, not %s: resize it, or remove it first: %w", r.Name, has.Bytes, r.Bytes, ErrVolumeExists)
 		}
 		return false, nil
 	}
+	return true, m.addVolume(ctx, c, r)
+}
+
+// addVolume makes the volume of r, which does not exist. The caller has locked its name.
+func (m *Manager) addVolume(ctx context.Context, c Caller, r volumeRecord) error {
 	if m.options.Storage == nil {
-		return false, errNoStorage
+		return errNoStorage
 	}
 	release, err := m.ledger.Reserve(r.Tenant, r.use())
 	if err != nil {
 		m.auditVolume(c, r, "volume-create", audit.Deny, err)
-		return false, err
+		return err
 	}
 	if err := m.makeVolume(ctx, c, &r); err != nil {
 		release()
-		return false, err
+		return err
 	}
 	m.named.mu.Lock()
-	m.named.all[r.id()] = &namedVolume{r, release}
+	m.named.all[r.id()] = &namedVolume{record: r, release: release}
 	m.named.mu.Unlock()
 	m.auditVolume(c, r, "volume-create", audit.Done, nil)
-	m.publish(Event{Type: EventVolumeCreated, Tenant: r.Tenant, Request: c.Request, Details: map[string]any{"volume": r.Name, "size": r.Bytes}})
-	return true, nil
+	details := map[string]any{"volume": r.Name, "size": r.Bytes}
+	if r.From != "" {
+		details["from"] = r.From
+	}
+	m.publish(Event{Type: EventVolumeCreated, Tenant: r.Tenant, Request: c.Request, Details: details})
+	return nil
 }
 
-// makeVolume records the volume, and then makes it: a successor makes what has a record and
-// is not there, and removes what has none. Once begun, it does not end with ctx.
+// makeVolume records that the volume is being created, makes it, and records that it is there. A
+// successor makes what has a record and is not there, and removes what has none, and copies.
+// Once begun, it does not end with ctx, unless the volume is a copy.
 func (m *Manager) makeVolume(ctx context.Context, c Caller, r *volumeRecord) error {
 	if err := m.store.admit(); err != nil {
 		return err
@@ -317,23 +426,62 @@ func (m *Manager) makeVolume(ctx context.Context, c Caller, r *volumeRecord) err
 	if err := m.auditVolume(c, *r, "volume-create", audit.Allow, nil); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	v := r.engineVolume()
+	var cancel context.CancelFunc
+	if r.From != "" {
+		v.From = policy.VolumeID(r.Tenant, r.From)
+		ctx, cancel = context.WithCancel(ctx)
+		defer context.AfterFunc(m.ctx, cancel)()
+	} else {
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	}
 	defer cancel()
-	r.CreatedAt = time.Now().Round(0)
+	r.CreatedAt, r.Creating = time.Now().Round(0), true
 	if err := m.store.write(r.put()); err != nil {
 		return err
 	}
-	err := m.options.Storage.MakeVolume(ctx, r.engineVolume())
-	if err == nil && m.volumes.isKept(r.id()) {
-		if err = m.store.write(change{metaBucket, keptKey(r.id()), nil}); err == nil {
-			m.volumes.claim(r.id())
-		}
+	err := m.options.Storage.MakeVolume(ctx, v)
+	if err == nil {
+		err = m.recordMade(r)
 	}
 	if err != nil {
 		m.dropNewVolume(r.id(), "")
 		m.auditVolume(c, *r, "volume-create", audit.Failed, err)
-		return errors.Join(err, m.store.write(change{volumesBucket, r.key(), nil}))
+		return errors.Join(m.namesFrom(*r, err), m.store.write(change{volumesBucket, r.key(), nil}))
 	}
+	return nil
+}
+
+// recordMade records that the volume of r is there.
+func (m *Manager) recordMade(r *volumeRecord) error {
+	r.Creating = false
+	changes := []change{r.put()}
+	kept := m.volumes.isKept(r.id())
+	if kept {
+		changes = append(changes, change{metaBucket, keptKey(r.id()), nil})
+	}
+	err := m.store.write(changes...)
+	if err == nil && kept {
+		m.volumes.claim(r.id())
+	}
+	return err
+}
+
+// completeVolume makes a volume whose creation a former manager has begun. The caller has locked
+// its name.
+func (m *Manager) completeVolume(ctx context.Context, r volumeRecord) error {
+	if m.options.Storage == nil {
+		return errNoStorage
+	}
+	if err := m.options.Storage.MakeVolume(ctx, r.engineVolume()); err != nil {
+		return err
+	}
+	if err := m.recordMade(&r); err != nil {
+		return err
+	}
+	m.named.mu.Lock()
+	defer m.named.mu.Unlock()
+	m.named.all[r.id()].record = r
 	return nil
 }
 
@@ -354,13 +502,16 @@ func (m *Manager) ResizeVolume(ctx context.Context, c Caller, tenant, name strin
 	}
 	defer unlock()
 	has, err := m.usableVolume(tenant, name)
+	if err == nil {
+		err = m.named.mayResize(r.id())
+	}
+	if err == nil {
+		err = m.findLost(ctx, []engine.Mount{{Volume: r.id()}}) // the engine would make an empty one
+	}
 	if err != nil {
 		return VolumeView{}, err
 	}
-	if m.options.Storage == nil {
-		return VolumeView{}, errNoStorage
-	}
-	r.CreatedAt = has.CreatedAt
+	r.CreatedAt, r.From = has.CreatedAt, has.From
 	if r.Inodes = cmp.Or(r.Inodes, has.Inodes); l.Inodes == 0 {
 		if err := r.validate(); err != nil {
 			return VolumeView{}, err
@@ -384,7 +535,11 @@ func (m *Manager) ResizeVolume(ctx context.Context, c Caller, tenant, name strin
 	if err != nil {
 		m.auditVolume(c, r, "volume-resize", audit.Failed, err)
 		if bad, ok := errors.AsType[*engine.FieldError](err); ok { // in the engine's terms, such as that an image in use cannot grow
-			err = &engine.FieldError{Field: "size", Value: r.Bytes.String(), Rule: fmt.Sprintf("is not possible now for volume %q: %s %s: ask for another size, or detach it from all sessions first", name, bad.Field, bad.Rule)}
+			rule := fmt.Sprintf("is not possible now for volume %q, which %s: try again, or detach it from all sessions first", name, strings.ReplaceAll(bad.Rule, r.id(), name))
+			if r.Bytes < has.Bytes {
+				rule = fmt.Sprintf("is less than the %s of volume %q, which can only grow on this host: export it, and import it into a smaller one", has.Bytes, name)
+			}
+			err = &engine.FieldError{Field: "size", Value: r.Bytes.String(), Rule: rule}
 		}
 		return VolumeView{}, err
 	}
@@ -398,12 +553,62 @@ func (m *Manager) ResizeVolume(ctx context.Context, c Caller, tenant, name strin
 func (m *Manager) replaceVolume(r volumeRecord) {
 	release := m.ledger.Adopt(r.Tenant, r.use())
 	m.named.mu.Lock()
-	old := m.named.all[r.id()]
-	m.named.all[r.id()] = &namedVolume{r, release}
+	v := m.named.all[r.id()]
+	old := v.release
+	v.record, v.release = r, release
 	m.named.mu.Unlock()
-	if old != nil {
-		old.release()
+	old()
+}
+
+// mayResize returns why a volume cannot change its size now.
+func (n *namedVolumes) mayResize(id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if v := n.all[id]; v.copies > 0 {
+		return v.copiedError()
 	}
+	return nil
+}
+
+// findLost asks the engine for the named volumes among mounts, and returns ErrVolumeLost for the
+// first that it does not have.
+func (m *Manager) findLost(ctx context.Context, mounts []engine.Mount) error {
+	if m.options.Storage == nil {
+		return errNoStorage
+	}
+	there, err := m.options.Storage.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, mount := range mounts {
+		if !slices.ContainsFunc(there, func(v engine.VolumeState) bool { return v.Name == mount.Volume }) {
+			m.named.setLost(mount.Volume)
+		}
+	}
+	return m.named.checkThere(mounts)
+}
+
+// setLost notes that the engine does not have a volume. One that is being created does not count.
+func (n *namedVolumes) setLost(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if v := n.all[id]; v != nil && !v.record.Creating {
+		v.lost = true
+	}
+}
+
+// explainLost returns err, or why the engine cannot mount one of mounts if that is because the
+// data of a volume is gone.
+func (m *Manager) explainLost(ctx context.Context, mounts []engine.Mount, err error) error {
+	bad, ok := errors.AsType[*engine.FieldError](err)
+	named := namedMounts(mounts)
+	if !ok || bad.Field != "mount volume" || len(named) == 0 {
+		return err
+	}
+	if lost := m.findLost(ctx, named); errors.Is(lost, ErrVolumeLost) {
+		return lost
+	}
+	return err
 }
 
 // usableVolume returns the record of a volume that is not being removed.
@@ -463,8 +668,15 @@ func (n *namedVolumes) beginRemoval(id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	v := n.all[id]
-	for key := range n.holders[id] {
-		return fmt.Errorf("volume %q: %d sessions have it, such as %q: detach it there, or remove them: %w", v.record.Name, len(n.holders[id]), key.ID, ErrVolumeInUse)
+	sessions := n.sessionsLocked(id)
+	for key := range sessions {
+		if len(sessions) == 1 {
+			return fmt.Errorf("volume %q: session %q has it: detach it there, or remove the session: %w", v.record.Name, key.ID, ErrVolumeInUse)
+		}
+		return fmt.Errorf("volume %q: %d sessions have it, such as %q: detach it there, or remove them: %w", v.record.Name, len(sessions), key.ID, ErrVolumeInUse)
+	}
+	if v.copies > 0 {
+		return v.copiedError()
 	}
 	v.record.Removing = true
 	return nil
@@ -546,9 +758,10 @@ func (m *Manager) volumeViews(ctx context.Context, wanted func(*volumeRecord) bo
 		if !wanted(r) {
 			continue
 		}
-		view := VolumeView{Tenant: r.Tenant, Name: r.Name, VolumeLimits: VolumeLimits{r.Bytes, r.Inodes}, Removing: r.Removing, CreatedAt: r.CreatedAt}
-		for _, key := range slices.SortedFunc(maps.Keys(n.holders[id]), func(a, b Key) int { return strings.Compare(a.ID, b.ID) }) {
-			view.Attached = append(view.Attached, Attachment{key.ID, !n.holders[id][key]})
+		view := VolumeView{Tenant: r.Tenant, Name: r.Name, VolumeLimits: VolumeLimits{r.Bytes, r.Inodes}, From: r.From, Removing: r.Removing, Lost: v.lost, CreatedAt: r.CreatedAt}
+		sessions := n.sessionsLocked(id)
+		for _, key := range slices.SortedFunc(maps.Keys(sessions), func(a, b Key) int { return strings.Compare(a.ID, b.ID) }) {
+			view.Attached = append(view.Attached, Attachment{key.ID, !sessions[key]})
 		}
 		list = append(list, view)
 	}
@@ -567,15 +780,19 @@ func (m *Manager) volumeViews(ctx context.Context, wanted func(*volumeRecord) bo
 // say which they have.
 func (m *Manager) loadVolumes(list []volumeRecord) {
 	for _, r := range list {
-		m.named.all[r.id()] = &namedVolume{r, m.ledger.Adopt(r.Tenant, r.use())}
+		if r.Creating && r.From != "" { // its copy ended with the former manager
+			r.Removing = true
+			_ = m.auditVolume(system, r, "volume-create", audit.Failed, errors.New("boxd ended before it was complete")) // reports its error
+		}
+		m.named.all[r.id()] = &namedVolume{record: r, release: m.ledger.Adopt(r.Tenant, r.use())}
 		if r.Removing {
 			m.removeNamedLater(system, r)
 		}
 	}
 }
 
-// reconcileVolumes makes the volumes that have a record and are not there, as after a crash
-// during their creation. there are the volumes of the engine.
+// reconcileVolumes makes the volumes whose creation was interrupted, and notes which are lost.
+// there are the volumes of the engine.
 func (m *Manager) reconcileVolumes(there []engine.VolumeState) {
 	sizes := map[string]int64{}
 	for _, v := range there {
@@ -584,22 +801,25 @@ func (m *Manager) reconcileVolumes(there []engine.VolumeState) {
 	for _, r := range m.named.records() {
 		size := spec.Size(sizes[r.id()])
 		switch {
-		case r.Removing || size == r.Bytes || size == 1:
-		case size > r.Bytes: // a crash during a change of its size
-			r.Bytes = size
-			m.replaceVolume(r)
-			m.spawn(func() { m.retry(func(context.Context) error { return m.store.write(r.put()) }) })
-		default:
+		case r.Removing:
+		case size == 0 && !r.Creating:
+			m.named.setLost(r.id())
+			m.report(Key{Tenant: r.Tenant}, "", r.lostError().Error())
+		case r.Creating || size > 1 && size < r.Bytes:
 			m.spawn(func() {
 				m.retry(func(ctx context.Context) error {
 					defer m.named.changing.Lock(r.id())()
 					now, ok := m.named.record(r.id())
-					if !ok || now.Removing || now.Bytes != r.Bytes {
+					if !ok || now.Removing || now.Creating != r.Creating || now.Bytes != r.Bytes {
 						return nil
 					}
-					return m.options.Storage.MakeVolume(ctx, r.engineVolume())
+					return m.completeVolume(ctx, now)
 				})
 			})
+		case size > r.Bytes: // a crash during a change of its size
+			r.Bytes = size
+			m.replaceVolume(r)
+			m.spawn(func() { m.retry(func(context.Context) error { return m.store.write(r.put()) }) })
 		}
 	}
 }

@@ -99,7 +99,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
 		volumes: volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
-		named:   namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}},
+		named:   namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}, going: map[string]goingBox{}},
 		reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())

@@ -20,6 +20,7 @@ type Process struct {
 	live     engine.ManagedProcess // nil until it runs, and after a restart if the box was lost
 	ending   bool                  // its end is being recorded
 	stopped  bool                  // a stop was requested
+	cleared  bool                  // it was killed because its box is to be removed
 	launched bool                  // the record that it runs was handed to the store
 	dropped  bool                  // it was removed or replaced
 	overDisk error                 // why the guard ended it; nil: the guard did not
@@ -29,6 +30,9 @@ type Process struct {
 	successor *Process
 	restarted chan struct{}
 	halted    bool // its restart is being cancelled
+	// reserved returns the reservation in quotas of a process that waits for its restart. It is nil
+	// while the next process has it.
+	reserved func()
 
 	release func() // returns its reservation in quotas; only of a running process found at Open
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -16,7 +17,6 @@ import (
 // watch waits for the end of the process and records it. release returns its reservation in
 // quotas.
 func (p *Process) watch(release func()) {
-	defer release()
 	live := p.Live()
 	select {
 	case <-live.Done():
@@ -28,15 +28,20 @@ func (p *Process) watch(release func()) {
 		}
 		p.recordEnd(live.Result(), release)
 	case <-p.s.m.ctx.Done(): // the successor records it
+		release()
 	}
 }
 
-// recordEnd records how the process ended, and then publishes it.
+// recordEnd records how the process ended, and then publishes it. It returns the reservation, or
+// keeps it for a restart.
 func (p *Process) recordEnd(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
 	live := p.live
+	if p.cleared && res.Signal == syscall.SIGKILL { // also a process that was short of memory before
+		res.Verdict, res.Signal, res.Limit = engine.BoxLost, 0, ""
+	}
 	failure := p.failureOf(diskQuotaResult(res, p.overDisk))
 	s.mu.Unlock()
 	var output string
@@ -63,6 +68,10 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	if end.Failure, end.FailureOutput = failure, output; failure != "" && !s.removing {
 		p.planRestart(&end)
 	}
+	again := !end.RestartAt.IsZero()
+	if !again {
+		end.Kept = nil
+	}
 	s.mu.Unlock()
 	p.remember(end) // first, so that a successor repeats it rather than leaves it out
 	s.mu.Lock()
@@ -72,21 +81,23 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 		s.m.report(s.key, p.id, "recording its end (it will be retried): "+err.Error())
 		defer s.m.spawn(p.recordLater)
 	}
-	s.touch()
 	e := p.noteEnd(end)
-	release() // before publishing, because a subscriber may start the next process at once
+	if !again {
+		s.touch()
+		release() // before publishing, because a subscriber may start the next process at once
+	}
 	s.mu.Lock()
 	p.record = end
 	s.running--
-	if !end.RestartAt.IsZero() {
-		p.restarted = make(chan struct{})
+	if again {
+		p.restarted, p.reserved = make(chan struct{}), release
 		s.countWaitingLocked()
 	}
 	s.m.events.publish(e)
 	s.mu.Unlock()
 	s.m.logEvent(e)
 	close(p.done)
-	if p.restarted != nil {
+	if again {
 		s.m.spawn(p.restart)
 	}
 	s.arm()
@@ -222,6 +233,7 @@ func (p *Process) drop(ctx context.Context) {
 
 // letGo is the second half of drop, for a caller that has set dropped itself.
 func (p *Process) letGo(ctx context.Context) {
+	p.returnReservation()
 	s := p.s
 	s.mu.Lock()
 	live := p.live

@@ -18,6 +18,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/history"
 )
 
 // Pauses and bounds of probes.
@@ -87,30 +89,46 @@ func readyTimeout(r *spec.Ready) time.Duration {
 func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engine.ManagedProcess, r *spec.Ready) error {
 	most := readyTimeout(r)
 	left := max(min(most, most-time.Since(p.View().StartedAt)), min(most, probeTimeout))
-	ctx, cancel := context.WithTimeout(ctx, left)
-	defer cancel()
 	if r.Line != "" {
+		ctx, cancel := context.WithTimeout(ctx, left)
+		defer cancel()
 		return awaitLine(ctx, live, r.Line)
 	}
 	var last error
+	end := time.Now().Add(left)
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
 		began := time.Now()
-		err := p.try(ctx, box, r)
-		if err == nil {
+		attempt, cancel := context.WithDeadline(ctx, end)
+		err := p.try(attempt, box, r)
+		complete := attempt.Err() == nil
+		cancel()
+		switch {
+		case err == nil:
 			return nil
-		}
-		if r.Port != 0 { // the kernel walks all connections of the host, 10 to 20 ms; a box with many sockets has long tables
-			pause = max(pause, portShare*time.Since(began))
-		}
-		if ctx.Err() == nil || last == nil { // an attempt that was cut says less than the one before
+		case errors.Is(err, engine.ErrNoLauncher): // says nothing about the process, which gets another attempt
+			last, end = err, later(end, time.Now().Add(min(most, probeTimeout)))
+		case complete || last == nil: // an attempt that was cut says less than the one before
 			last = err
+		}
+		if r.Port != 0 { // a box with many sockets has long tables
+			pause = max(pause, portShare*time.Since(began))
 		}
 		select {
 		case <-ctx.Done():
 			return last
-		case <-time.After(pause):
+		case <-time.After(min(pause, time.Until(end))):
+		}
+		if !time.Now().Before(end) {
+			return last
 		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // watchLive probes a process that was ready, until ctx ends or the process is given up.
@@ -134,7 +152,7 @@ func (p *Process) watchLive(ctx context.Context, box engine.LiveBox, r *processR
 			failures = 0
 			p.setReadiness(ProcessReady, nil)
 			continue
-		case errors.Is(err, engine.ErrNoLauncher): // says nothing about the process
+		case errors.Is(err, engine.ErrNoLauncher) || errors.Is(err, policy.ErrQuota): // says nothing about the process
 			continue
 		}
 		if failures++; failures < liveFailures {
@@ -209,7 +227,7 @@ func (p *Process) try(ctx context.Context, box engine.LiveBox, r *spec.Ready) er
 	p.s.mu.Lock()
 	full, resolved := p.record.spec(), p.s.record.Resolved
 	p.s.mu.Unlock()
-	answer, err := p.ask(ctx, box, engine.Command{
+	answer, err := p.ask(ctx, box, history.ProbeCommand, engine.Command{
 		Args: r.Command, Env: mergeEnv(resolved.Env, full.Env), Dir: workDir(resolved, full.Dir), User: full.User,
 	})
 	if text := strings.TrimSpace(strings.ToValidUTF8(string(answer), "")); err != nil && text != "" {
@@ -234,7 +252,7 @@ func (p *Process) tryHTTP(ctx context.Context, box engine.LiveBox, r *spec.Ready
 		return err
 	}
 	request := fmt.Sprintf("GET %s HTTP/1.0\r\nHost: localhost:%d\r\nUser-Agent: boxd-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n", path, port)
-	answer, err := p.ask(ctx, box, engine.Command{Builtin: engine.BuiltinDial, Args: []string{strconv.Itoa(port)}, Dir: "/", Stdin: strings.NewReader(request)})
+	answer, err := p.ask(ctx, box, history.ProbeHTTP, engine.Command{Builtin: engine.BuiltinDial, Args: []string{strconv.Itoa(port)}, Dir: "/", Stdin: strings.NewReader(request)})
 	status, bad := httpStatus(answer)
 	switch {
 	case bad == nil && status >= 200 && status < 400: // even if the server kept the connection open
@@ -260,14 +278,22 @@ func httpStatus(answer []byte) (int, error) {
 }
 
 // ask runs a command of a probe. It returns what the command has written, its beginning and its
-// end, and an error unless it has exited with 0. It does not count as use of the session.
-func (p *Process) ask(ctx context.Context, box engine.LiveBox, cmd engine.Command) ([]byte, error) {
+// end, and an error unless it has exited with 0. It does not count as use of the session, but what
+// it uses counts for the tenant, whose budget may refuse it.
+func (p *Process) ask(ctx context.Context, box engine.LiveBox, kind history.Probe, cmd engine.Command) ([]byte, error) {
+	if err := p.s.m.checkBudget(p.s.key.Tenant); err != nil {
+		return nil, err
+	}
 	ctx, ended := p.s.commandContext(ctx)
 	defer ended()
 	out := headtail.Buffer{Limit: probeAnswer}
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.Timeout, cmd.Grace, cmd.OutputLimit = probeTimeout, time.Millisecond, 1<<20
+	started := time.Now()
 	res, err := engine.Run(ctx, box, cmd)
+	if res.Verdict != "" { // or else it did not run
+		p.rememberProbe(kind, box.ID(), started, res)
+	}
 	answer, _ := out.Bytes()
 	switch {
 	case err != nil:

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/spec"
@@ -203,6 +205,40 @@ func TestNeverReady(t *testing.T) {
 	}
 }
 
+// A launcher that is away says nothing about a process, also where its time is over meanwhile.
+func TestReadyWithoutLauncher(t *testing.T) {
+	for _, away := range []int{20, 40} { // seconds, of the 30 that the process has
+		bubble(t, func(b *bench) {
+			began := time.Now()
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
+				if op == "start" && time.Since(began) < time.Duration(away)*time.Second {
+					time.Sleep(3 * time.Second) // the patience of an engine
+					return engine.ErrNoLauncher
+				}
+				return nil
+			})
+			p := b.supervise(ProcessSettings{Ready: &spec.Ready{Command: []string{"true"}, Timeout: seconds(30)}}, "serve")
+			if _, err := p.WaitReady(ctx); err != nil || p.View().ReadyAt.Sub(p.View().StartedAt) < time.Duration(away)*time.Second {
+				t.Errorf("away for %d s: %v, %+v", away, err, p.View())
+			}
+		})
+	}
+	bubble(t, func(b *bench) { // the process fails all the same
+		began := time.Now()
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
+			if op == "start" && time.Since(began) < 40*time.Second {
+				return engine.ErrNoLauncher
+			}
+			return nil
+		})
+		p := b.supervise(ProcessSettings{Ready: &spec.Ready{Command: []string{"exit", "3"}, Timeout: seconds(30)}}, "serve")
+		_, err := p.WaitReady(ctx)
+		if took := p.View().EndedAt.Sub(p.View().StartedAt); err == nil || !strings.Contains(err.Error(), "exited with 3") || took > 50*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
 func TestEndBeforeReady(t *testing.T) {
 	bubble(t, func(b *bench) {
 		p := b.supervise(ProcessSettings{Ready: onPort}, "say", "bad flag\n")
@@ -264,8 +300,8 @@ func TestRestartOnFailure(t *testing.T) {
 			if v := b.now(); i < 3 && (v.State != ProcessRestarting || v.FailureOutput != "oops\n" || *v.ExitCode != 9) {
 				t.Errorf("%d: %+v", i, v)
 			}
-			if use, _ := b.Quota("t"); use.Processes != 0 {
-				t.Errorf("%d processes count", use.Processes)
+			if use, _ := b.Quota("t"); (use.Processes == 1) != (i < 3) {
+				t.Errorf("after end %d, %d processes count", i+1, use.Processes)
 			}
 		}
 		time.Sleep(time.Hour)
@@ -274,6 +310,127 @@ func TestRestartOnFailure(t *testing.T) {
 		}
 		if p == nil || !isDone(p.Gone()) {
 			t.Error("the output of the first run is kept")
+		}
+	})
+}
+
+// A process that waits for its restart keeps its place in the limits, which only one that replaces it
+// gets.
+func TestWaitingCounts(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.Close(ctx, false)
+		b.policy.TenantDefaults.Processes = 1
+		b.start()
+		count := func(want int64) {
+			t.Helper()
+			synctest.Wait()
+			if use, _ := b.Quota("t"); use.Processes != want {
+				t.Errorf("%d processes count, want %d", use.Processes, want)
+			}
+		}
+		start := func(id string, args ...string) error {
+			_, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: id, Args: args})
+			return err
+		}
+		b.supervise(ProcessSettings{Restart: "on-failure:100"}, "exit", "1")
+		for range 3 {
+			count(1)
+			if err := start("other", "serve"); !errors.Is(err, policy.ErrQuota) {
+				t.Errorf("another process: %v", err)
+			}
+			time.Sleep(2 * time.Second)
+			b.restart()
+		}
+		if err := start("p", "missing"); !errors.Is(err, engine.ErrNotFound) {
+			t.Error(err)
+		}
+		b.wantState(ProcessRestarting)
+		count(1)
+		must(t, start("p", "serve"))
+		count(1)
+		p, _ := b.Process(keyA, "p")
+		must(t, p.Stop(ctx, me, StopOptions{}))
+		count(0)
+		for _, end := range []func(p *Process) error{
+			func(p *Process) error { return p.Stop(ctx, me, StopOptions{}) },
+			func(p *Process) error { return p.Remove(ctx, me) },
+			func(p *Process) error { b.host.Kill(p.View().Box); return nil },
+			func(p *Process) error { b.crash(); b.host.Kill(p.View().Box); b.start(); return nil },
+			func(p *Process) error { return b.Remove(ctx, me, keyA) },
+		} {
+			p := b.supervise(ProcessSettings{Restart: "on-failure"}, "exit", "1")
+			count(1)
+			must(t, end(p))
+			time.Sleep(time.Minute)
+			count(0)
+		}
+	})
+}
+
+// What a restart needs is kept no longer than a restart may come.
+func TestCommandIsDropped(t *testing.T) {
+	bubble(t, func(b *bench) {
+		kept := func() bool {
+			t.Helper()
+			synctest.Wait()
+			p, _ := b.Process(keyA, "p")
+			memory := p.record.Kept != nil
+			b.crash()
+			var r processRecord
+			b.database(func(tx *bbolt.Tx) (err error) {
+				key := processKey(keyA, "p")
+				r, err = decodeProcess(key, tx.Bucket(processBucket).Get(key))
+				return err
+			})
+			if memory != (r.Kept != nil) {
+				t.Errorf("in memory %v, on disk %v", memory, r.Kept != nil)
+			}
+			b.start() // the record can be read
+			return r.Kept != nil
+		}
+		b.supervise(ProcessSettings{Restart: "on-failure:1"}, "exit", "1")
+		if !kept() {
+			t.Error("nothing is kept for the restart")
+		}
+		time.Sleep(time.Minute)
+		if b.wantState(ProcessExited); kept() {
+			t.Error("kept after the last restart")
+		}
+		p := b.supervise(ProcessSettings{Restart: "on-failure:1"}, "exit", "1")
+		synctest.Wait()
+		must(t, p.Stop(ctx, me, StopOptions{}))
+		if kept() {
+			t.Error("kept after a stop")
+		}
+		b.supervise(ProcessSettings{Restart: "on-failure:1"}, "exit", "0")
+		if kept() {
+			t.Error("kept after a good end")
+		}
+		b.supervise(ProcessSettings{Ready: onPort}, "serve")
+		if kept() {
+			t.Error("kept for a probe that does not need it")
+		}
+		b.host.Kill(b.now().Box)
+		b.supervise(ProcessSettings{Restart: "on-failure:1"}, "serve")
+		b.host.Kill(b.now().Box)
+		if kept() {
+			t.Error("kept after the loss of the box")
+		}
+	})
+}
+
+// Only people use a session: restarts do not put off its idle TTL.
+func TestRestartIsNoUse(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.supervise(ProcessSettings{Restart: "on-failure:5"}, "exit", "1")
+		used := b.get(keyA).LastUsed
+		time.Sleep(10 * time.Second)
+		if v := b.now(); v.Restarts != 3 || !b.get(keyA).LastUsed.Equal(used) {
+			t.Errorf("%d restarts; used at %v, then at %v", v.Restarts, used, b.get(keyA).LastUsed)
+		}
+		time.Sleep(time.Hour) // the end for good counts, as that of any process
+		if v := b.now(); b.get(keyA).LastUsed.Sub(v.EndedAt).Abs() > time.Second {
+			t.Errorf("ended at %v, used at %v", v.EndedAt, b.get(keyA).LastUsed)
 		}
 	})
 }

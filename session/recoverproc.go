@@ -13,6 +13,9 @@ func restoreProcess(s *session, r processRecord) *Process {
 	p := newProcess(s, r)
 	p.stopped = r.State == ProcessStopping || r.State == ProcessStopped
 	if r.State.Ended() {
+		if !r.RestartAt.IsZero() {
+			p.reserved = s.m.ledger.Adopt(s.key.Tenant, policy.Use{Processes: 1})
+		}
 		close(p.up)
 		close(p.done)
 		return p
@@ -50,8 +53,12 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 				break
 			}
 			if box == nil {
-				p.record.RestartAt = time.Time{}
+				p.record.RestartAt, p.record.Kept = time.Time{}, nil
 				p.record.Failure += "; not restarted: its box is lost"
+				if p.reserved != nil {
+					p.reserved()
+					p.reserved = nil
+				}
 				changes = append(changes, p.record.put())
 				break
 			}
@@ -106,7 +113,7 @@ func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 // and otherwise as failed, because nobody knows how the process ended.
 func (p *Process) markLost() change {
 	p.record.State, p.record.EndedAt = ProcessFailed, time.Now().Round(0)
-	p.record.Result = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+	p.record.Result, p.record.Kept = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil
 	if p.s.removing {
 		p.record.State, p.record.Result.Verdict = ProcessStopped, engine.Canceled
 	}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -84,7 +87,7 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 		return err
 	}
 	s.mu.Lock()
-	s.record.Resolved = want
+	s.record.Resolved, s.record.Attaching = want, nil
 	s.mu.Unlock()
 	err = s.build(ctx, c, EventRecreated)
 	if err == nil {
@@ -106,12 +109,14 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 	return err
 }
 
-// clearBox removes the remains of the last box, and waits until the ends of its managed
-// processes are recorded. It can be called again after a failure. The caller holds the op,
-// and the state of the session keeps others from using the box.
+// clearBox ends the managed processes of the last box, waits until that is recorded, and
+// removes the remains of the box. It can be called again after a failure. The caller holds the
+// op, and the state of the session keeps others from using the box.
 func (s *session) clearBox(ctx context.Context) error {
 	if !isDone(s.settled) { // the box was not taken over
-		s.markProcessesLost()
+		if err := s.settleToEnd(ctx); err != nil {
+			return err
+		}
 		close(s.settled)
 	}
 	s.count(true)
@@ -119,6 +124,9 @@ func (s *session) clearBox(ctx context.Context) error {
 	box, id, list := s.box, s.record.Box, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest
 	s.mu.Unlock()
+	if box != nil {
+		endProcesses(ctx, list)
+	}
 	var err error
 	if box != nil {
 		err = box.Remove(ctx)
@@ -136,4 +144,67 @@ func (s *session) clearBox(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// settleToEnd settles what an earlier manager left of the processes of a box that is to be
+// removed. A box in which one may run is taken over: only then is it known what that has used.
+func (s *session) settleToEnd(ctx context.Context) error {
+	s.mu.Lock()
+	rec, running := s.recordLocked(), false
+	for _, p := range s.processes {
+		running = running || !p.record.State.Ended()
+	}
+	s.mu.Unlock()
+	if running {
+		ctx, cancel := context.WithTimeout(ctx, endTime)
+		defer cancel()
+		box, err := s.m.engine.Adopt(ctx, rec.Box, engine.Spec{})
+		switch {
+		case err == nil:
+			s.settle(box, rec)
+			return nil
+		case errors.Is(err, engine.ErrNoLauncher) || isShortage(err):
+			return fmt.Errorf("taking over the box: %w", err)
+		}
+	}
+	s.markProcessesLost()
+	return nil
+}
+
+// endTime bounds how long the removal of a box waits for the ends of its processes, and before
+// that for taking over the box. Only a subverted agent, and a process that hangs in the kernel,
+// take longer than milliseconds.
+const endTime = 2 * time.Second
+
+// endProcesses kills processes whose box is to be removed, and waits until their ends are
+// recorded: the figures of what they have used go with the box.
+func endProcesses(ctx context.Context, list []*Process) {
+	var wg sync.WaitGroup
+	for _, p := range list {
+		if isDone(p.done) {
+			continue
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, endTime)
+			defer cancel()
+			select {
+			case <-p.up:
+			case <-ctx.Done():
+				return
+			}
+			p.s.mu.Lock()
+			live := p.live
+			p.cleared = live != nil && !isDone(live.Done())
+			kill := p.cleared
+			p.s.mu.Unlock()
+			if kill {
+				_ = live.Control().Kill(ctx) // the removal of the box ends it in any case
+			}
+			select {
+			case <-p.done:
+			case <-ctx.Done():
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -63,7 +63,7 @@ func (m *Manager) noteFailure(c Caller, key Key, action string, err error) error
 	}
 	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reports its error
 	for _, own := range []error{context.Canceled, context.DeadlineExceeded, policy.ErrQuota, policy.ErrDenied, engine.ErrInvalid,
-		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrCodeUnwritten, ErrState, ErrClosed, ErrVolumeInUse} {
+		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrCodeUnwritten, ErrState, ErrClosed, ErrVolumeInUse, ErrVolumeLost} {
 		if errors.Is(err, own) {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 )
 
 // Bounds of restarts.
@@ -45,7 +46,7 @@ type keptCommand struct {
 
 // keep returns what a record keeps of spec; nil if nobody will need it.
 func (p *ProcessSpec) keep() *keptCommand {
-	if p.Ready == nil && p.Restart == "" {
+	if p.Restart == "" && (p.Ready == nil || len(p.Ready.Command) == 0) {
 		return nil
 	}
 	return &keptCommand{p.Args, p.Env, p.Dir, p.MakeDir, p.User, p.TTY, p.StderrHistory}
@@ -81,7 +82,7 @@ func (p *ProcessSpec) validateSupervision() error {
 	}
 	if p.keep() != nil && size > maxKeptCommand {
 		return &engine.FieldError{Field: "argv", Value: fmt.Sprintf("%d bytes with env and ready.command", size),
-			Rule: fmt.Sprintf("must be up to %d bytes with ready or restart, which keep them: put them into a file", maxKeptCommand)}
+			Rule: fmt.Sprintf("must be up to %d bytes with restart or ready.command, which keep them: put them into a file", maxKeptCommand)}
 	}
 	return nil
 }
@@ -91,12 +92,15 @@ func (r *processRecord) validateSupervision() error {
 	switch {
 	case !slices.Contains([]ProcessState{"", ProcessReady, ProcessUnready}, r.Readiness):
 		return fmt.Errorf("unknown readiness %q", r.Readiness)
-	case r.Kept == nil && (r.Ready != nil || r.Restart != "" || !r.RestartAt.IsZero()) || r.Kept != nil && len(r.Kept.Args) == 0:
-		return fmt.Errorf("its command was not kept")
 	case !r.RestartAt.IsZero() && !r.State.Ended():
 		return fmt.Errorf("is to be restarted, and has not ended")
+	case r.Kept != nil && len(r.Kept.Args) == 0:
+		return fmt.Errorf("its command was not kept")
 	}
 	p := r.spec()
+	if r.Kept == nil && (!r.RestartAt.IsZero() || !r.State.Ended() && p.keep() != nil) {
+		return fmt.Errorf("its command was not kept")
+	}
 	return p.validateSupervision()
 }
 
@@ -105,7 +109,7 @@ func (r *processRecord) validateSupervision() error {
 func (p *Process) failureOf(res engine.Result) string {
 	r := &p.record
 	switch {
-	case r.Kept == nil || p.stopped || p.s.removing:
+	case r.Ready == nil && r.Restart == "" || p.stopped || p.s.removing:
 		return ""
 	case p.failure != "" && res.Verdict != engine.BoxLost:
 		return p.failure
@@ -198,7 +202,7 @@ func (p *Process) startAgain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u := found.tryUse(nil)
+	u := found.quietUse() // or else a process that fails for ever would keep the session
 	if u == nil {
 		s.m.wg.Done()
 		return engine.ErrBoxLost
@@ -257,21 +261,61 @@ func (p *Process) noRestart(reason string) error {
 	}
 	p.halted = true
 	end := p.record
-	end.RestartAt, end.Failure = time.Time{}, end.Failure+reason
+	end.RestartAt, end.Kept, end.Failure = time.Time{}, nil, end.Failure+reason
 	write := s.m.store.enqueue(end.put())
 	s.mu.Unlock()
 	err := write.wait()
 	s.mu.Lock()
 	p.halted = false
-	if err == nil && !p.record.RestartAt.IsZero() {
+	over := err == nil && !p.record.RestartAt.IsZero()
+	if over {
 		p.record = end
 		s.countWaitingLocked()
 	}
 	s.mu.Unlock()
+	if over {
+		p.returnReservation()
+		s.touch() // as at the end of any process
+	}
 	if err == nil {
 		s.arm()
 	}
 	return err
+}
+
+// takeReservation returns the reservation in quotas with which a process id of s waits for its
+// restart, for another process that takes its place, or makes one. The process is nil without one.
+func (s *session) takeReservation(id string) (release func(), from *Process, err error) {
+	s.mu.Lock()
+	if p := s.processes[id]; p != nil && p.reserved != nil {
+		release, p.reserved = p.reserved, nil
+		s.mu.Unlock()
+		return release, p, nil
+	}
+	s.mu.Unlock()
+	release, err = s.m.ledger.Reserve(s.key.Tenant, policy.Use{Processes: 1})
+	return release, nil, err
+}
+
+// giveBack undoes takeReservation.
+func (s *session) giveBack(release func(), to *Process) {
+	s.mu.Lock()
+	if to != nil && s.processes[to.id] == to && !to.record.RestartAt.IsZero() && to.reserved == nil {
+		to.reserved, release = release, func() {}
+	}
+	s.mu.Unlock()
+	release()
+}
+
+// returnReservation gives up the reservation of a process that is not to be restarted any more.
+func (p *Process) returnReservation() {
+	p.s.mu.Lock()
+	release := p.reserved
+	p.reserved = nil
+	p.s.mu.Unlock()
+	if release != nil {
+		release()
+	}
 }
 
 // countWaitingLocked counts the processes that wait for their restart.

@@ -241,3 +241,19 @@ func TestRetainThenRemove(t *testing.T) {
 		}
 	})
 }
+
+// The name of a volume that was removed meanwhile is told as the tenant knows it.
+func TestRetainedVolumeIsRemoved(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.createVolume("data", 8*mib)
+		r := retaining("1h")
+		r.Volumes = []spec.VolumeWish{dataAt("/data", false)}
+		b.ensure(keyA, r)
+		b.expired(keyA)
+		must(t, b.RemoveVolume(ctx, me, "t", "data"))
+		_, err := b.Ensure(ctx, me, keyA, policy.Request{})
+		if bad, ok := errors.AsType[*engine.FieldError](err); !ok || bad.Error() != "volume at /data: was removed meanwhile: create it, or leave it out" {
+			t.Errorf("%v", err)
+		}
+	})
+}

@@ -51,9 +51,11 @@ type session struct {
 	// What runs in it.
 	uses      int // calls that use it now
 	execs     int
-	running   int  // managed processes that have not ended
-	waiting   int  // ended ones that wait for their restart
-	exempt    bool // the running and waiting ones exempt the session from the idle TTL
+	watches   int        // of directories; see MaxWatches
+	tidying   sync.Mutex // held while code is removed in the background
+	running   int        // managed processes that have not ended
+	waiting   int        // ended ones that wait for their restart
+	exempt    bool       // the running and waiting ones exempt the session from the idle TTL
 	processes map[string]*Process
 	commands  map[context.Context]context.CancelCauseFunc // that the guard can end; see commandContext
 	// overDiskUntil: the guard has ended everything in the session, which may take until then.

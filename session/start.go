@@ -83,29 +83,31 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 		m.deny(c, s.key, "start", err)
 		return nil, err
 	}
-	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{Processes: 1})
+	release, from, err := s.takeReservation(spec.ID)
 	if err != nil {
 		m.deny(c, s.key, "start", err)
 		return nil, err
 	}
 	if err := m.store.admit(); err != nil {
-		release()
+		s.giveBack(release, from)
 		return nil, m.noteFailure(c, s.key, "start", err)
 	}
 	p, old, err := s.claimProcessID(u.box, spec, after)
 	if err != nil {
-		release()
+		s.giveBack(release, from)
 		return nil, err
 	}
 	if err = m.launch(ctx, c, u, p, spec); err != nil {
-		release()
 		p.abandon(old)
+		s.giveBack(release, from)
 		return nil, m.noteFailure(c, s.key, "start", err)
 	}
 	if old != nil {
 		old.drop(ctx)
 	}
-	s.touch()
+	if !u.quiet {
+		s.touch()
+	}
 	m.counters.started.Add(1)
 	view := p.View()
 	details := map[string]any{"pid": view.PID}

@@ -24,7 +24,11 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 	case rec.State == Stopping:
 		s.removing = true
 		s.cancel()
-		s.markProcessesLost()
+		if exists {
+			s.settled = make(chan struct{}) // clearBox ends its processes
+		} else {
+			s.markProcessesLost()
+		}
 		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil}
 		r.m.spawn(func() { s.teardown(left) })
 		return nil
@@ -40,8 +44,10 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 		s.setFailed("building a new box was interrupted")
 	}
 	if exists {
-		r.m.discardLater(rec.Box)
+		s.discardHolding(rec.Box)
 	}
+	s.forgetAttaching()
+	s.settleVolumes()
 	s.settle(nil, &rec)
 	return nil
 }
@@ -135,13 +141,13 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if box == nil {
+		s.discardHolding(rec.Box)
+	}
 	s.mu.Lock()
 	s.record.Attaching = nil // the box has told what it has
 	s.m.named.settle(s.key, s.record.Resolved.Mounts)
 	s.mu.Unlock()
-	if box == nil {
-		s.m.discardLater(rec.Box)
-	}
 	s.settle(box, rec)
 	close(s.settled)
 	return nil
@@ -154,8 +160,10 @@ const takeOverTimeout = 30 * time.Second
 func (r *recovery) giveUp(rec sessionRecord) error {
 	if r.boxes[rec.Box] {
 		r.m.counters.discarded.Add(1)
+		gone := r.m.named.hold(rec.key(), rec.Box, rec.Resolved.Mounts)
 		r.m.spawn(func() { // if this does not finish, the next opening finds a stray box
 			r.m.discard(rec.Box)
+			gone()
 			r.m.sweepTrash() // its workspace may be there, to which it could still write
 		})
 	}

@@ -111,7 +111,8 @@ func TestServeBeforeBoxesAreTakenOver(t *testing.T) {
 	}
 }
 
-// TestRemoveBeforeTheBoxIsTakenOver: a removal does not wait for that.
+// TestRemoveBeforeTheBoxIsTakenOver: a removal takes the box over itself, and does not wait long for
+// that.
 func TestRemoveBeforeTheBoxIsTakenOver(t *testing.T) {
 	b, views, holdUp := many(t, 2)
 	first := Key{"t", "s0"}

@@ -16,6 +16,12 @@ var (
 	ErrShrink = errors.New("an image can only grow")
 	// ErrBusy means that the volume cannot grow while it is in use.
 	ErrBusy = errors.New("volume is in use")
+	// ErrWritten means that a volume was written to while it was copied.
+	ErrWritten = errors.New("it was written to while it was copied")
+	// ErrNoCopy means that a volume of this kind cannot be copied.
+	ErrNoCopy = errors.New("only images can be copied")
+	// ErrExists means that there is a volume of that name already.
+	ErrExists = errors.New("volume exists")
 	// ErrUnknown means that there is no volume of that name.
 	ErrUnknown = errors.New("no such volume")
 )

@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -133,7 +134,7 @@ func (s *Store) growOffline(name string, patience time.Duration) error {
 	if err := awaitDetached(image, patience); err != nil {
 		return fmt.Errorf("%w, and %w", err, errOffline)
 	}
-	if err := run("resize2fs", image, 0, "-f"); err != nil {
+	if err := run(context.Background(), "resize2fs", image, 0, "-f"); err != nil {
 		return fmt.Errorf("growing the file system: %w", err)
 	}
 	return nil

@@ -64,7 +64,7 @@ func format(image *os.File, bytes, inodes int64) error {
 	if err := image.Truncate(blocks * block); err != nil {
 		return err
 	}
-	err := run("mke2fs", image, 0,
+	err := run(context.Background(), "mke2fs", image, 0,
 		"-q", "-F", "-t", "ext4", "-b", strconv.Itoa(block), "-I", strconv.Itoa(inodeSize), "-m", "0", "-N", strconv.FormatInt(all, 10),
 		"-O", "none,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum",
 		"-E", "nodiscard,lazy_itable_init=1")
@@ -82,10 +82,10 @@ func format(image *os.File, bytes, inodes int64) error {
 }
 
 // check repairs the file system in image, which must not be mounted.
-func check(image *os.File) error {
+func check(ctx context.Context, image *os.File) error {
 	err := sealSuper(image)
 	if err == nil {
-		err = run("e2fsck", image, 1, "-f", "-y") // 1: errors were corrected
+		err = run(ctx, "e2fsck", image, 1, "-f", "-y") // 1: errors were corrected
 	}
 	if err != nil {
 		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
@@ -97,14 +97,14 @@ func check(image *os.File) error {
 var programDirs = []string{"/usr/sbin/", "/sbin/", "/usr/bin/"}
 
 // run executes a program of e2fsprogs with the path of image as its last argument and an
-// empty environment. Exit statuses 0 to most mean success.
-func run(program string, image *os.File, most int, args ...string) error {
+// empty environment. Exit statuses 0 to most mean success. It is killed when ctx ends.
+func run(ctx context.Context, program string, image *os.File, most int, args ...string) error {
 	i := slices.IndexFunc(programDirs, func(dir string) bool { return unix.Access(dir+program, unix.X_OK) == nil })
 	if i < 0 {
 		return fmt.Errorf("%q does not exist: %w", programDirs[0]+program, errNoTool)
 	}
 	program = programDirs[i] + program
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append(args, "/proc/self/fd/3")...)
 	cmd.Env = []string{}
@@ -119,6 +119,9 @@ func run(program string, image *os.File, most int, args ...string) error {
 	err := cmd.Run()
 	if code := cmd.ProcessState.ExitCode(); err == nil || code > 0 && code <= most {
 		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", program, context.Cause(ctx))
 	}
 	return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(output.String()))
 }

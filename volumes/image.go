@@ -50,14 +50,10 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 		return err
 	}
 	r := volumeRecord{By: ByImage, Bytes: bytes, Inodes: inodes}
-	undo.Push(func() error { return s.forget(name, r) })
-	if err := s.writeFile(name+recordSuffix, r); err != nil {
+	undo.Push(func() error { return errors.Join(s.removeImage(name), s.forget(name, r)) })
+	if err := s.place(temp, name, r); err != nil {
 		return err
 	}
-	if err := rename(s.dir, temp, s.dir, name+imageSuffix, false); err != nil {
-		return err
-	}
-	undo.Push(func() error { return s.removeImage(name) })
 	top, err := s.mountImage(name, r)
 	if err != nil {
 		// The kernel may lack loop devices or ext4.
@@ -68,6 +64,15 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 	}
 	undo.Release()
 	return top.Close()
+}
+
+// place gives the image temp, which contains a file system, to the new volume name. The record
+// goes first, see [volumeRecord].
+func (s *Store) place(temp, name string, r volumeRecord) error {
+	if err := s.writeFile(name+recordSuffix, r); err != nil {
+		return err
+	}
+	return rename(s.dir, temp, s.dir, name+imageSuffix, false)
 }
 
 // growImage gives the image new limits. It writes the record first, so that the next mount

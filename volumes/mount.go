@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -113,7 +114,7 @@ func (s *Store) attachChecked(image *os.File) (*os.File, error) {
 		return nil, err
 	}
 	if !sb.clean {
-		if err := check(image); err != nil {
+		if err := check(context.Background(), image); err != nil {
 			return nil, err
 		}
 	}

@@ -675,7 +675,7 @@ func TestTornSuper(t *testing.T) {
 		if err := sealSuper(image); err != nil {
 			t.Fatal(err)
 		}
-		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
+		if err := run(t.Context(), "e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Fatalf("our checksum is not that of e2fsprogs: %v", err)
 		}
 		for range 2 {
@@ -690,20 +690,20 @@ func TestTornSuper(t *testing.T) {
 			if sb, err := readSuper(image); err != nil || sb.clean {
 				t.Errorf("%s: %+v, %v: want one to be checked", name, sb, err)
 			}
-			if err := check(image); err != nil {
+			if err := check(t.Context(), image); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			if sb, err := readSuper(image); err != nil || !sb.clean {
 				t.Errorf("%s: %+v, %v after the check", name, sb, err)
 			}
 		}
-		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
+		if err := run(t.Context(), "e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Errorf("%s: after the check: %v", name, err)
 		}
 		if _, err := image.WriteAt([]byte{0}, superOffset+0x38); err != nil { // the magic number
 			t.Fatal(err)
 		}
-		if check(image) == nil {
+		if check(t.Context(), image) == nil {
 			t.Errorf("%s: a super block that is none was taken for one", name)
 		}
 	}

@@ -240,7 +240,18 @@ func (p *packer) charge(h *tar.Header) error {
 // size is what an entry adds to an archive, at least.
 func size(h *tar.Header) int64 {
 	const block = 512
-	return block + int64(len(h.Name)+len(h.Linkname)) + (h.Size+block-1)/block*block
+	whole := func(n int64) int64 { return (n + block - 1) / block * block }
+	n := block + int64(len(h.Name)+len(h.Linkname)) + whole(h.Size)
+	if len(h.PAXRecords) > 0 { // in a file of their own
+		records := int64(0)
+		for key, value := range h.PAXRecords {
+			records += int64(len("0 =\n") + len(key) + len(value))
+		}
+		if n += whole(records); h.Typeflag != tar.TypeXGlobalHeader {
+			n += block
+		}
+	}
+	return n
 }
 
 // unreadable returns the error of a step, or nil if what was asked for is only what can be had.

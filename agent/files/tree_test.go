@@ -4,10 +4,13 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/boxd/boxd/agent/files/proto"
@@ -82,6 +85,86 @@ func TestPackLooksFirst(t *testing.T) {
 				t.Errorf("%s %s: %v, want EINVAL", op, option, err)
 			}
 		}
+	}
+}
+
+// TestUnpackOutside: an archive of a directory is not unpacked into it, by whatever path.
+func TestUnpackOutside(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.MkdirAll(dir+"/from/sub", 0o755), os.MkdirAll(dir+"/from2", 0o755), os.Symlink("from/sub", dir+"/link"), os.Symlink("from", dir+"/same")); err != nil {
+		t.Fatal(err)
+	}
+	whole := archive(t, tar.Header{Name: "f", Typeflag: tar.TypeReg, Size: 3, Mode: 0o600})
+	text := func() io.Reader { return chunks(true, whole) }
+	for _, from := range []string{"/from", "/same", "/link/..", "/from/."} {
+		option := `{"max_bytes":1000,"parents":true,"outside":"` + dir + from + `"}`
+		for _, to := range []string{"/from", "/from/", "/from/sub", "/from/new/a/b", "/link", "/link/new", "/same", "/from2/../from/x"} {
+			if _, _, err := do(t, text(), "unpack", dir+to, option); !errors.Is(err, proto.Inside) {
+				t.Errorf("%s into %s: %v", from, to, err)
+			}
+		}
+		for _, to := range []string{"", "/from2", "/from2/new/a", "/from/../other"} {
+			if _, _, err := do(t, text(), "unpack", dir+to, option); err != nil {
+				t.Errorf("%s into %s: %v", from, to, err)
+			}
+		}
+	}
+	if entries, err := os.ReadDir(dir + "/from"); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	if _, _, err := do(t, text(), "unpack", dir, `{"max_bytes":1000,"outside":"`+dir+`/none"}`); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("%v, want ENOENT", err)
+	}
+}
+
+// TestUnpackChmod: a new directory gets its mode, and never what another process puts in its place.
+func TestUnpackChmod(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(dir+"/victim", 0o700), os.Mkdir(dir+"/in", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for !stop.Load() {
+			if unix.Rmdir(dir+"/in/d") == nil {
+				_ = os.Symlink("../victim", dir+"/in/d")
+			}
+		}
+	})
+	text := archive(t, tar.Header{Name: "d", Typeflag: tar.TypeDir, Mode: 0o777})
+	for range 2000 {
+		_, _, _ = do(t, chunks(true, text), "unpack", dir+"/in", unlimited)
+		_ = unix.Unlink(dir + "/in/d")
+	}
+	stop.Store(true)
+	swapping.Wait()
+	if got := tree(t, dir); !strings.Contains(got, "victim drwx------") {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestPackCounts: an archive has about as many bytes as were counted before it was written, also with
+// long names and files that are left out.
+func TestPackCounts(t *testing.T) {
+	dir := t.TempDir()
+	deep := dir
+	for range 10 {
+		deep += "/" + strings.Repeat("d", 200)
+	}
+	err := os.MkdirAll(deep, 0o755)
+	for i := range 50 {
+		err = errors.Join(err, unix.Mkfifo(fmt.Sprintf("%s/%d", deep, i), 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := do(t, nil, "pack", dir, unlimited)
+	if err != nil || len(out) < 50*2500 {
+		t.Fatalf("%d bytes, %v", len(out), err)
+	}
+	if _, _, err := do(t, nil, "pack", dir, fmt.Sprintf(`{"max_bytes":%d}`, len(out)*3/4)); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("%v, want EFBIG", err)
 	}
 }
 

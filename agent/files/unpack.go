@@ -39,8 +39,18 @@ func (o *operation) unpack() (proto.Reply, error) {
 	if err != nil {
 		return proto.Reply{}, fmt.Errorf("%w: %w", err, unix.EINVAL)
 	}
+	if q.Outside != "" {
+		if err := checkOutside(o.path, q.Outside); err != nil {
+			return proto.Reply{}, err
+		}
+	}
 	if q.Parents {
 		if err := makeAll(o.path, 0); err != nil {
+			return proto.Reply{}, err
+		}
+	}
+	if q.New != 0 {
+		if err := makeDir(o.path, q.New); err != nil {
 			return proto.Reply{}, err
 		}
 	}
@@ -82,6 +92,49 @@ func (o *operation) unpack() (proto.Reply, error) {
 		return proto.Reply{}, content.failure(err)
 	}
 	return proto.Reply{Tree: &u.tree}, nil
+}
+
+// checkOutside refuses p if it is the directory dir or below it, or would be once it is made.
+func checkOutside(p, dir string) error {
+	top, err := openPath(dir, unix.O_DIRECTORY)
+	if err != nil {
+		return &stepError{"opening", shorten(dir), err}
+	}
+	defer top.Close()
+	not, err := linux.Fstat(top)
+	if err != nil {
+		return err
+	}
+	at, err := openPath(p, unix.O_DIRECTORY)
+	for errors.Is(err, unix.ENOENT) && p != "." {
+		above, _, e := split(p)
+		if e != nil {
+			return err
+		}
+		p = above
+		at, err = openPath(p, unix.O_DIRECTORY)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { at.Close() }()
+	for last := (unix.Stat_t{}); ; {
+		st, err := linux.Fstat(at)
+		switch {
+		case err != nil:
+			return err
+		case st.Dev == not.Dev && st.Ino == not.Ino:
+			return proto.Inside
+		case st.Dev == last.Dev && st.Ino == last.Ino:
+			return nil // the root
+		}
+		up, err := linux.OpenAt(at, "..", unix.O_PATH|unix.O_DIRECTORY)
+		if err != nil {
+			return err
+		}
+		at.Close()
+		at, last = up, st
+	}
 }
 
 func (u *unpacker) close() {
@@ -163,7 +216,14 @@ func (u *unpacker) makeDir(dir *os.File, base, name string, mode uint32) error {
 	if err != nil {
 		return err
 	}
-	return linux.ChmodAt(dir, base, mode|0o700)
+	// Whatever another process has put in its place meanwhile keeps its mode, unless it is a directory
+	// that this user owns.
+	made, err := linux.OpenAt(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	return setMode(made, mode|0o700)
 }
 
 // link makes a hard link to a file of the tree, in place of a file or symlink.

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -133,7 +132,10 @@ func (w *watcher) unwatchable(p string, err error) error {
 	if p != "" && (errors.Is(err, unix.EACCES) || ignoreGone(err) == nil) {
 		return nil
 	}
-	return &stepError{"watching", shorten(cmp.Or(p, ".")), err}
+	if p == "" {
+		return err
+	}
+	return &stepError{"watching", shorten(p), err}
 }
 
 // forget stops watching the directory at p and those below it.
@@ -160,12 +162,12 @@ func (w *watcher) events(b []byte) (ended bool, err error) {
 			continue
 		case !known:
 			continue // no longer watched
+		case dir == "" && mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_UNMOUNT|unix.IN_IGNORED) != 0:
+			w.batch = append(w.batch, proto.Change{Type: proto.Gone})
+			return true, nil
 		case mask&unix.IN_IGNORED != 0:
 			delete(w.paths, wd)
 			continue
-		case dir == "" && mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0:
-			w.batch = append(w.batch, proto.Change{Type: proto.Gone})
-			return true, nil
 		case name == "":
 			continue // about a directory, and reported by the one above
 		}

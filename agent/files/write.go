@@ -144,7 +144,7 @@ func (t *target) replace(fill func(*os.File) error, mode uint32) (st unix.Stat_t
 			mode = t.mode
 		}
 	}
-	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), mode) }); err != nil {
+	if err := setMode(f, mode); err != nil {
 		return st, err
 	}
 	if t.time != nil {
@@ -218,7 +218,7 @@ func (t *target) openAppend(mode uint32) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), cmp.Or(mode, newMode)) }); err != nil {
+	if err := setMode(f, cmp.Or(mode, newMode)); err != nil {
 		f.Close()
 		return nil, 0, err
 	}
@@ -260,10 +260,20 @@ func (o *operation) mkdir() (proto.Reply, error) {
 // makeDir makes a directory with mode; 0 means 0755.
 func makeDir(p string, mode uint32) error {
 	err := linux.Retry(func() error { return unix.Mkdir(p, 0o755) })
-	if err == nil && mode != 0 {
-		err = linux.Retry(func() error { return unix.Chmod(p, mode) })
+	if err != nil || mode == 0 {
+		return err
 	}
-	return err
+	made, err := open(strings.TrimRight(p, "/"), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	return setMode(made, mode)
+}
+
+// setMode changes the mode of an open file, wherever it is by now.
+func setMode(f *os.File, mode uint32) error {
+	return linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), mode) })
 }
 
 // makeAll creates p and its missing parents. p may exist.

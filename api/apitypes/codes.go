@@ -29,6 +29,7 @@ const (
 	CodeVolumeNotFound       = "volume_not_found"
 	CodeVolumeExists         = "volume_exists"
 	CodeVolumeInUse          = "volume_in_use"
+	CodeVolumeLost           = "volume_lost"
 	CodeProcessEnded         = "process_ended"
 	CodeOutputGone           = "output_gone"
 	CodeRelayRequest         = "bad_relay_request"

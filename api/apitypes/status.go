@@ -37,7 +37,7 @@ type AuditHead struct {
 
 // QuotaUse is one limit of a tenant, or of all tenants together.
 type QuotaUse struct {
-	Name  string  `json:"name" doc:"sessions, processes, execs, memory, cpus, workspace_bytes, volumes or volume_bytes."`
+	Name  string  `json:"name" doc:"sessions, processes, execs, memory, cpus, workspace_bytes, volumes, volume_bytes or watches."`
 	Scope string  `json:"scope" doc:"tenant or global."`
 	Limit float64 `json:"limit" doc:"-1: none."`
 	InUse float64 `json:"in_use"`

@@ -20,13 +20,15 @@ type AttachedVolume struct {
 const (
 	VolumeReady    = "ready"
 	VolumeRemoving = "removing" // its removal failed, and is retried
+	VolumeLost     = "lost"     // its data is gone: it can be removed, and nothing else
 )
 
 // VolumeRequest asks for a volume. It is created if it does not exist.
 type VolumeRequest struct {
 	Name   string `json:"name" doc:"1 to 64 of A-Z, a-z, 0-9 and \"._-\", not starting with \".\" and without \"..\"."`
-	Size   Size   `json:"size" doc:"Hard limit in bytes, or a string such as \"1G\", from 1 MiB: who writes more gets ENOSPC."`
+	Size   Size   `json:"size,omitempty" doc:"Hard limit in bytes, or a string such as \"1G\", from 1 MiB: who writes more gets ENOSPC. Only with from it can be absent."`
 	Inodes int64  `json:"inodes,omitempty" doc:"Files and directories that can be in it, at most one for each KiB of its size; absent: one for each 16 KiB, at least 1024."`
+	From   string `json:"from,omitempty" doc:"Volume whose content a new volume gets. No session may have that volume read-write. Its size and inodes are the defaults, and the least that is possible."`
 }
 
 // VolumeUpdate changes the limits of a volume.
@@ -39,9 +41,10 @@ type VolumeUpdate struct {
 type Volume struct {
 	Name      string       `json:"name"`
 	Tenant    string       `json:"tenant"`
-	State     string       `json:"state" doc:"ready or removing."`
+	State     string       `json:"state" doc:"ready, removing, or lost: the data is gone from the launcher's data directory."`
 	Size      Size         `json:"size" doc:"Hard limit in bytes."`
 	Inodes    int64        `json:"inodes,omitempty" doc:"Hard limit of files and directories; absent: it follows from the size."`
+	From      string       `json:"from,omitempty" doc:"Volume of which it was a copy at first."`
 	UsedBytes int64        `json:"used_bytes" doc:"What is in it, as measured last."`
 	Attached  []Attachment `json:"attached" nullable:"false" doc:"Sessions that have it: several read-only, or one read-write."`
 	CreatedAt time.Time    `json:"created_at"`

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -22,6 +23,15 @@ type Process struct {
 	stderr Output
 	done   chan struct{}
 	result engine.Result // guarded by Box.mu
+	used   time.Duration // guarded by Box.mu
+}
+
+// Use sets the processor time that the process has used. The result of a process that ends with
+// its box does not have it.
+func (p *Process) Use(cpu time.Duration) {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.used = cpu
 }
 
 // Managed returns the description with which the process was started.
@@ -52,6 +62,9 @@ func (p *Process) end(result engine.Result) {
 func (p *Process) endLocked(result engine.Result) {
 	if !isClosed(p.done) {
 		p.result = result
+		if cpu := p.used; result.Verdict != engine.BoxLost {
+			p.result.Receipt.User = &cpu
+		}
 		close(p.done)
 	}
 }

@@ -45,6 +45,13 @@ func (h *Host) Fill(name string, used int64) {
 	}
 }
 
+// LoseVolume removes a volume as an accident would, without a client.
+func (h *Host) LoseVolume(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.volumes, name)
+}
+
 // RefuseVolumes makes MakeVolume fail with err; nil ends that.
 func (h *Host) RefuseVolumes(err error) {
 	h.mu.Lock()
@@ -87,7 +94,7 @@ func (h *Host) Limitings() []string {
 	return slices.Clone(h.limitings)
 }
 
-// MakeVolume makes a volume, or enlarges it.
+// MakeVolume makes a volume, copies one, or enlarges it.
 func (c *Client) MakeVolume(ctx context.Context, v engine.Volume) error {
 	if err := c.pass(ctx, "make-volume", v.Name); err != nil {
 		return err
@@ -107,8 +114,18 @@ func (h *Host) makeVolume(v engine.Volume) error {
 	if h.noVolumes != nil {
 		return h.noVolumes
 	}
-	old := h.volumes[v.Name]
+	old, from := h.volumes[v.Name], h.volumes[v.From]
 	switch {
+	case v.From != "" && old != nil:
+		return nil
+	case v.From != "" && from == nil:
+		return &engine.FieldError{Field: "mount volume", Value: spec.Quote(v.From), Rule: "does not exist"}
+	case v.From != "":
+		h.volumes[v.Name] = &engine.VolumeState{Volume: engine.Volume{Name: v.Name, Bytes: v.Bytes, Inodes: v.Inodes}, UsedBytes: from.UsedBytes, By: engine.ByImage}
+		if h.dir == "" {
+			return nil
+		}
+		return os.CopyFS(h.volumeDir(v.Name), os.DirFS(h.volumeDir(v.From)))
 	case old == nil:
 		h.volumes[v.Name] = &engine.VolumeState{Volume: v, By: engine.ByImage}
 	case old.Bytes > v.Bytes:

@@ -39,9 +39,9 @@ func (a *account) note(err error) { a.err = errors.Join(a.err, err) }
 
 // readUse reads what the command used.
 func (a *account) readUse() {
-	u, err := a.slot.stats.Read()
+	u, err := a.slot.read()
 	if errors.Is(err, unix.ENODEV) {
-		return // the cgroup has been removed with its box
+		return // the cgroup was removed with its box by another process
 	}
 	if err != nil {
 		a.note(err)

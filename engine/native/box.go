@@ -295,6 +295,7 @@ func (b *box) currentLimits() engine.Limits {
 func (b *box) Remove(ctx context.Context) error {
 	b.remove.Do(func() {
 		b.markEnding()
+		b.slots.readAll()
 		err := b.engine.link.remove(ctx, b.id)
 		if err != nil {
 			b.err = fmt.Errorf("removing box %q: %w", b.id, err)

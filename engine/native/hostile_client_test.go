@@ -147,6 +147,7 @@ func TestHostileClientAsks(t *testing.T) {
 		{"kill with an empty slot", rpc.TypeKill, `{` + box + `,"Slot":"","Signal":9}`},
 		{"terminal of a stranger", rpc.TypePTY, `{` + box + `,"User":{"UID":70000,"GID":-5}}`},
 		{"terminal of nothing", rpc.TypePTY, `{"ID":""}`},
+		{"a socket in the network of nothing", rpc.TypeDiag, `{"ID":"nobody"}`},
 		{"bad update", rpc.TypeUpdate, `{` + box + `,"Change":{"Detach":["../.."]}}`},
 		{"update with a bad limit", rpc.TypeUpdate, `{` + box + `,"Change":{"Limits":{"Memory":1}}}`},
 		{"an unknown type", 200, `{}`},

@@ -105,12 +105,12 @@ func (p *managed) finish(status unix.WaitStatus, wall time.Duration) {
 			r.Receipt.StderrBytes = &n
 		}
 	}
+	p.readUse()
 	if p.box.isEnding() && status.Signaled() && status.Signal() == unix.SIGKILL {
 		// The agent reported it before it was killed itself.
 		p.conclude(ending{reason: engine.BoxLost})
 		return
 	}
-	p.readUse()
 	background, err := p.slot.stats.Populated()
 	p.note(err)
 	p.askOutside(status)
@@ -139,6 +139,10 @@ func (p *managed) lose(err error, letGo bool) {
 	p.link.wg.Go(func() {
 		<-p.known
 		p.result.Receipt.Wall = time.Since(p.began)
+		ctx, cancel := context.WithTimeout(context.Background(), cutDelay)
+		_ = p.slot.stats.WaitEmpty(ctx) // it dies with PID 1, unless the agent only hung up
+		cancel()
+		p.readUse()
 		p.conclude(ending{reason: engine.BoxLost})
 		close(p.done)
 	})

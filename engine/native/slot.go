@@ -1,13 +1,16 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
 )
 
 // slot is the cgroup of one command, held by descriptors only.
@@ -18,6 +21,9 @@ type slot struct {
 	birth  []*os.File // cgroup directory and v1 tasks files, which the agent needs to start the command
 	files  []*os.File // stat files, until they are in stats
 	stats  *cgroups.SlotStats
+
+	reading sync.Mutex // held to open, read and close stats
+	last    *cgroups.Usage
 }
 
 // newSlot makes a slot from m and the first descriptors in files. It returns the rest.
@@ -43,10 +49,32 @@ func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
 
 // begin starts counting for a command that is about to start.
 func (s *slot) begin() {
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	s.stats, s.files = cgroups.OpenStats(s.files), nil
 }
 
+// read returns what the command has used. Of a cgroup that was removed with its box, it is
+// what the last call returned.
+func (s *slot) read() (u cgroups.Usage, err error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if s.stats == nil {
+		return u, nil // it has not begun
+	}
+	u, err = s.stats.Read()
+	switch {
+	case err == nil:
+		s.last = &u
+	case errors.Is(err, unix.ENODEV) && s.last != nil:
+		return *s.last, nil
+	}
+	return u, err
+}
+
 func (s *slot) close() {
+	s.reading.Lock()
+	defer s.reading.Unlock()
 	linux.CloseAll(s.birth)
 	linux.CloseAll(s.files)
 	if s.stats != nil {

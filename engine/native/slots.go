@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,8 +42,9 @@ type slots struct {
 
 	mu       sync.Mutex
 	ready    []*slot
-	used     []string // to be removed with the next request
-	want     int      // how many spare slots to keep
+	taken    map[*slot]struct{} // in use: until they are released or their box is gone
+	used     []string           // to be removed with the next request
+	want     int                // how many spare slots to keep
 	filling  bool
 	refilled time.Time // when the last refill began
 	idle     *time.Timer
@@ -50,7 +53,7 @@ type slots struct {
 
 // newSlots takes ownership of ready.
 func newSlots(c *core, box string, ready []*slot) *slots {
-	s := &slots{link: c.link, box: box, outlive: c.service, ready: ready}
+	s := &slots{link: c.link, box: box, outlive: c.service, ready: ready, taken: map[*slot]struct{}{}}
 	s.idle = time.AfterFunc(idleAfter, s.settle)
 	return s
 }
@@ -67,10 +70,14 @@ func (s *slots) take() (*slot, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.mu.Lock()
+		s.taken[batch[0]] = struct{}{}
+		s.mu.Unlock()
 		return batch[0], nil
 	}
 	fresh := s.ready[n-1]
 	s.ready = s.ready[:n-1]
+	s.taken[fresh] = struct{}{}
 	s.mu.Unlock()
 	return fresh, nil
 }
@@ -173,6 +180,7 @@ func (s *slots) leave(old *slot) error {
 func (s *slots) release(old *slot) {
 	old.close()
 	s.mu.Lock()
+	delete(s.taken, old)
 	s.used = append(s.used, old.name)
 	flush := len(s.used) >= maxSpare
 	s.mu.Unlock()
@@ -250,7 +258,20 @@ func (s *slots) open(name string) (*slot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening cgroup of command: %w", err)
 	}
+	s.mu.Lock()
+	s.taken[batch[0]] = struct{}{}
+	s.mu.Unlock()
 	return batch[0], nil
+}
+
+// readAll reads what all commands have used, because their cgroups are about to be removed.
+func (s *slots) readAll() {
+	s.mu.Lock()
+	taken := slices.Collect(maps.Keys(s.taken))
+	s.mu.Unlock()
+	for _, t := range taken {
+		_, _ = t.read() // an error comes up again at the end of the command
+	}
 }
 
 // close closes the spare slots. The launcher removes their cgroups with the box.

@@ -21,10 +21,28 @@ func (s *Service) MakeVolume(ctx context.Context, v engine.Volume) error {
 	if err := v.Validate(); err != nil {
 		return err
 	}
+	if v.From != "" {
+		return s.copyVolume(ctx, v)
+	}
 	if _, err := s.link.call(ctx, rpc.TypeMakeVolume, rpc.MakeVolume{Volume: v}, nil); err != nil {
 		return fmt.Errorf("making volume %q: %w", v.Name, err)
 	}
 	return nil
+}
+
+// copyVolume repeats its request until the copy is complete.
+func (s *Service) copyVolume(ctx context.Context, v engine.Volume) error {
+	ask := rpc.CopyVolume{From: v.From, Volume: v}
+	ask.Volume.From = ""
+	for {
+		var is rpc.VolumeCopy
+		if _, err := s.link.call(ctx, rpc.TypeCopyVolume, ask, &is); err != nil {
+			return fmt.Errorf("copying volume %q to %q: %w", v.From, v.Name, err)
+		}
+		if is.Complete {
+			return nil
+		}
+	}
 }
 
 // RemoveVolume implements engine.Storage.

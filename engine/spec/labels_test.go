@@ -73,3 +73,38 @@ func TestSelector(t *testing.T) {
 		}
 	}
 }
+
+// FuzzSelector: a selector made of a label chooses it, and what is taken never chooses labels without its key.
+func FuzzSelector(f *testing.F) {
+	for _, term := range []string{"a=b", "a", "a=", "=", "", "a=b=c", "team/x=é", "a b", "\xff=1", "a=\x00"} {
+		f.Add(term, "a", "b")
+	}
+	f.Fuzz(func(t *testing.T, term, key, value string) {
+		labels := Labels{key: value}
+		valid := labels.Validate("labels") == nil
+		if valid {
+			for _, own := range []string{key, key + "=" + value} {
+				if s, err := ParseSelector([]string{own}); err != nil || !s.Matches(labels) {
+					t.Errorf("%q does not choose %v: %v", own, labels, err)
+				}
+			}
+			if MetricLabel(key) == "" || strings.ContainsAny(MetricLabel(key), "-./") {
+				t.Errorf("%q is %q in metrics", key, MetricLabel(key))
+			}
+		}
+		s, err := ParseSelector([]string{term})
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\r\x00") {
+				t.Errorf("error of %q: %q", term, err)
+			}
+			return
+		}
+		wanted, content, withValue := strings.Cut(term, "=")
+		if got, want := s.Matches(labels), wanted == key && (!withValue || content == value); got != want {
+			t.Errorf("%q chooses %v: %v", term, labels, got)
+		}
+		if s.Matches(nil) {
+			t.Errorf("%q chooses no labels", term)
+		}
+	})
+}

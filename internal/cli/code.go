@@ -23,6 +23,7 @@ type codeFlags struct {
 	remoteFlags
 	commandFlags
 	specFlags
+	outputFlags
 	language       string
 	with           []string
 	timeout, grace time.Duration
@@ -46,9 +47,13 @@ The languages are those of the session's profile: the profiles of a new daemon h
 python, javascript and bash. The ending of FILE chooses one, or --language. With - as
 FILE the code comes from stdin, and --language is needed.
 
+--outputs copies the files that the program has made or changed, and that match, to the
+host: below the current directory, or --outputs-to.
+
 Exit status and verdict are those of boxd exec.`,
 		Example: `  boxd code lab train.py
   boxd code lab report.py --with helper.py --with data.csv -- --year 2026
+  boxd code lab plot.py --outputs '*.png'
   echo 'console.log(6 * 7)' | boxd code lab --language javascript -`,
 		Args: exactly("SESSION", "FILE", "[ARG]..."),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.code(&f, args[0], args[1], args[2:]) },
@@ -64,6 +69,7 @@ Exit status and verdict are those of boxd exec.`,
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the program after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the program used on stderr")
+	f.outputFlags.register(cmd)
 	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("language", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -77,11 +83,15 @@ Exit status and verdict are those of boxd exec.`,
 }
 
 func (a *App) code(f *codeFlags, session, file string, args []string) error {
+	if err := f.outputFlags.check(); err != nil {
+		return a.fail(f.json, err)
+	}
 	request, err := a.codeRequest(f, file, args)
 	if err != nil {
 		return a.fail(f.json, err)
 	}
 	var result *apitypes.ExecResult
+	var unsaved error
 	err = a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
 		return f.inSession(func(spec *apitypes.SessionSpec) (err error) {
 			request.Session = spec
@@ -89,6 +99,9 @@ func (a *App) code(f *codeFlags, session, file string, args []string) error {
 				result, err = c.Code(ctx, session, request)
 			} else {
 				result, err = c.CodeStream(ctx, session, request, a.Stdout, a.Stderr)
+			}
+			if err == nil {
+				unsaved = a.saveOutputs(ctx, c, session, f.workdir, &f.outputFlags, result)
 			}
 			return err
 		})
@@ -99,7 +112,10 @@ func (a *App) code(f *codeFlags, session, file string, args []string) error {
 	if err != nil {
 		return a.fail(f.json, err)
 	}
-	return a.execResult(result, f.json, f.receipt)
+	if err := a.execResult(result, f.json, f.receipt); err != nil {
+		return err // the program's own status comes first
+	}
+	return unsaved
 }
 
 // codeRequest reads the code in file, "-" for stdin, and whatever else the flags name.
@@ -107,6 +123,7 @@ func (a *App) codeRequest(f *codeFlags, file string, args []string) (apitypes.Co
 	r := apitypes.CodeRequest{
 		Language: f.language, Args: args, Cwd: f.workdir, Mkdir: f.mkdir, User: f.user,
 		Timeout: apitypes.Duration(f.timeout), Grace: apitypes.Duration(f.grace), OutputLimit: apitypes.Size(f.outputLimit),
+		Outputs: f.outputs,
 	}
 	left := int64(maxCode)
 	read := func(in io.Reader) ([]byte, error) {

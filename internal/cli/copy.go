@@ -41,7 +41,7 @@ Owners are not kept. Devices, sockets and other special files are skipped and li
 stderr.
 
 "-" instead of the host path means stdin or stdout: the bytes of a file, or a tar
-stream if the path in the session is a directory.
+stream if the path in the session is a directory. From stdin it may be compressed with gzip.
 
 A directory is copied in one request. A file of it that cannot be read ends the copy.`,
 		Example: `  boxd cp lab:result.csv .
@@ -341,7 +341,7 @@ func (j *copier) upload(ctx context.Context, from, to place, follow bool) error 
 	var info fs.FileInfo
 	if from.path == "-" {
 		if t.dir {
-			return j.unpack(ctx, t.remote, func(to treeSink) error { return j.fromTar(ctx, tar.NewReader(j.app.Stdin), to) })
+			return j.unpack(ctx, t.remote, func(to treeSink) error { return j.fromTar(ctx, tar.NewReader(gunzipped(j.app.Stdin)), to) })
 		}
 	} else {
 		if info, s, err = statSource(from, follow); err != nil {

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"archive/tar"
+	"bufio"
 	"cmp"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -134,6 +136,28 @@ func typeName(m fs.FileMode) string {
 		return "socket"
 	}
 	return "device"
+}
+
+// gunzipped returns the content of r, decompressed if it begins as gzip does. It reads nothing yet.
+func gunzipped(r io.Reader) io.Reader { return &gunzip{r: bufio.NewReader(r)} }
+
+type gunzip struct {
+	r *bufio.Reader
+	z io.Reader // nil before the first read
+}
+
+func (g *gunzip) Read(p []byte) (int, error) {
+	if g.z == nil {
+		g.z = g.r
+		if magic, _ := g.r.Peek(2); string(magic) == "\x1f\x8b" {
+			z, err := gzip.NewReader(g.r)
+			if err != nil {
+				return 0, err
+			}
+			g.z = z
+		}
+	}
+	return g.z.Read(p)
 }
 
 // fromTar copies the entries of a tar stream. No name leads out of the destination.

@@ -3,6 +3,7 @@ package cli
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 
 	"errors"
 	"fmt"
@@ -367,6 +368,17 @@ func TestCopyDash(t *testing.T) {
 	}
 	if got := strings.Join(names, ", "); got != "tree/ 750, tree/a 640, tree/l 777a, tree/sub/ 711" {
 		t.Errorf("packed %s", got)
+	}
+	var compressed bytes.Buffer
+	z := gzip.NewWriter(&compressed)
+	if _, err := z.Write(packed.stdout.Bytes()); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	plant(t, dir, "w/zipped/ 755")
+	unzip := newInvocation(t)
+	unzip.Stdin = &compressed
+	if status := d.callWith(unzip, "cp", "-", "s:zipped"); status != 0 || !strings.HasPrefix(planted(t, filepath.Join(dir, "w/zipped")), "tree/ 750, tree/a 640 A") {
+		t.Errorf("status %d, %q", status, unzip.stderr.String())
 	}
 	// And back, into an existing directory.
 	plant(t, dir, "w/new/ 755")

@@ -1,21 +1,15 @@
 package cli
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
-	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -32,8 +26,7 @@ type execFlags struct {
 	interactive, tty bool
 	receipt          bool
 	keepBackground   bool
-	outputs          []string
-	outputsTo        string
+	outputFlags
 }
 
 func (a *App) newExec() *cobra.Command {
@@ -80,8 +73,7 @@ to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the command after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
 	fs.BoolVar(&f.keepBackground, "keep-background", false, "let background processes of the command keep running")
-	fs.StringArrayVar(&f.outputs, "outputs", nil, "copy new and changed files to the host that match `GLOB`: '*.png', out or '**/*.csv'; may be repeated")
-	fs.StringVar(&f.outputsTo, "outputs-to", ".", "`DIR` of the host to copy them to")
+	f.outputFlags.register(cmd)
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
@@ -99,6 +91,9 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	if f.tty {
 		return a.execAtTerminal(cmd, f, names[0], command)
 	}
+	if err := f.outputFlags.check(); err != nil {
+		return a.fail(f.json, err)
+	}
 	request, err := a.execRequest(f, command)
 	if err != nil {
 		return a.fail(f.json, err)
@@ -115,7 +110,7 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 				result, err = c.ExecStream(ctx, names[0], request, a.Stdout, a.Stderr)
 			}
 			if err == nil {
-				unsaved = a.saveOutputs(ctx, c, names[0], f, result)
+				unsaved = a.saveOutputs(ctx, c, names[0], f.workdir, &f.outputFlags, result)
 			}
 			return err
 		})
@@ -143,55 +138,6 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt bool) error 
 		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
 	}
 	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, receipt, result.Status)
-}
-
-// saveOutputs writes the files that a command has made below a directory of the host. They come
-// from a session: neither a name nor a symlink leads out of the directory. Each failure is told on
-// stderr; the error says only that there was one, because the result of the command counts first.
-func (a *App) saveOutputs(ctx context.Context, c *client.Client, session string, f *execFlags, result *apitypes.ExecResult) (unsaved error) {
-	if result.OutputsError != "" {
-		a.say("boxd: no outputs: %s", printable(result.OutputsError))
-		unsaved = errUnsaved
-	}
-	if result.OutputsTruncated {
-		a.say("boxd: there are more outputs than the %d that were copied: copy them with boxd cp", len(result.Outputs))
-	}
-	if len(result.Outputs) == 0 {
-		return unsaved
-	}
-	root, err := os.OpenRoot(f.outputsTo)
-	if err != nil {
-		a.say("boxd: no outputs: --outputs-to: %s", oneline.Error(err))
-		return errUnsaved
-	}
-	defer root.Close()
-	for _, o := range result.Outputs {
-		name := cmp.Or(string(o.RawPath), o.Path)
-		if err := saveOutput(ctx, c, session, f, &hostSink{root}, name, o); err != nil {
-			a.say("boxd: output %s: %s", spec.Quote(name), oneline.Error(err))
-			unsaved = errUnsaved
-		}
-	}
-	return unsaved
-}
-
-var errUnsaved = errors.New("not all outputs were saved")
-
-// saveOutput writes one output, and asks for its content if the answer did not have it.
-func saveOutput(ctx context.Context, c *client.Client, session string, f *execFlags, to *hostSink, name string, o apitypes.OutputFile) error {
-	var content io.Reader = bytes.NewReader(o.Bytes())
-	if o.Omitted {
-		r, err := c.ReadFile(ctx, session, path.Join(cmp.Or(f.workdir, "."), name), 0, 0)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		content = r
-	}
-	if err := to.root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
-	}
-	return to.file(ctx, name, permissions(o.Mode), o.Size, content)
 }
 
 func engineReceipt(r apitypes.Receipt) engine.Receipt {

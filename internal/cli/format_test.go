@@ -83,6 +83,7 @@ func TestFormatRefusals(t *testing.T) {
 		{[]string{"kill", "s", "p", "-s", ""}, `--signal "": must be`},
 		{[]string{"run", "--rm=false", "--", "true"}, "--rm false: must be true"},
 		{[]string{"exec", "-t", "s", "--timeout", "1s", "--", "true"}, "--timeout with -t: cannot be used together"},
+		{[]string{"exec", "-t", "s", "--outputs-to", "x", "--", "true"}, "--outputs-to with -t: cannot be used together"},
 		{[]string{"exec", "-it", "s", "--", "true"}, "-t with -i: needs a terminal on stdin"},
 		{[]string{"shell", "s"}, "stdin is no terminal"},
 		{[]string{"shell", ".."}, `SESSION "..": must be 1 to 128`},

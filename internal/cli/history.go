@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/csv"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -129,13 +130,14 @@ func writeOutputs(w screen, list []apitypes.ExecRecord) error {
 				at := min(s.missing.Offset, int64(len(text)))
 				text = text[:at] + fmt.Sprintf("\n[%d bytes are missing]\n", s.missing.Bytes) + text[at:]
 			}
-			for line := range strings.Lines(text) {
-				if line = strings.TrimSuffix(line, "\n"); w.terminal && line != "" {
-					line = printable(line)
-				}
-				if _, err := fmt.Fprintln(w, line); err != nil {
-					return err
-				}
+			if w.terminal {
+				text = printableLines(text)
+			}
+			if text != "" && !strings.HasSuffix(text, "\n") {
+				text += "\n"
+			}
+			if _, err := io.WriteString(w, text); err != nil {
+				return err
 			}
 		}
 	}

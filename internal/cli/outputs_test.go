@@ -51,7 +51,7 @@ func TestExecOutputs(t *testing.T) {
 	if _, err := os.Stat("/etc/x"); err == nil || !os.IsNotExist(err) && err != fs.ErrNotExist {
 		t.Error(err)
 	}
-	if status, v := call(answer(apitypes.OutputFile{Path: "x"}), filepath.Join(dir, "none")); status != 3 || !strings.Contains(v.stderr.String(), "--outputs-to") {
+	if status, v := call(answer(apitypes.OutputFile{Path: "x"}), filepath.Join(dir, "none")); status != 125 || !strings.Contains(v.stdout.String(), "--outputs-to") || !strings.Contains(v.stdout.String(), "make it first") {
 		t.Errorf("no directory: status %d, %q", status, v.stderr.String())
 	}
 	// A script that goes by the status notices.
@@ -61,5 +61,25 @@ func TestExecOutputs(t *testing.T) {
 	})
 	if status, v := call(d, dir); status != 125 || !strings.Contains(v.stderr.String(), "not all outputs were saved") || !strings.Contains(v.stdout.String(), `"exit_code":0`) {
 		t.Errorf("status %d, %q, %q", status, v.stderr.String(), v.stdout.String())
+	}
+}
+
+// Code has outputs as well.
+func TestCodeOutputs(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "plot.py 644 x", "out/ 755")
+	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
+		if !strings.Contains(r.body, `"outputs":["*.png"]`) {
+			t.Errorf("%+v", r)
+		}
+		stream(w, apitypes.ExecEvent{Result: &apitypes.ExecResult{Verdict: "exited", ExitCode: number(0), Outputs: []apitypes.OutputFile{{Path: "a.png", Mode: "0644", Content: "A"}}}})
+	})
+	args := []string{"code", "s", dir + "/plot.py", "--outputs", "*.png", "--outputs-to"}
+	if status, v := d.call(append(args, dir+"/out")...); status != 0 || planted(t, dir+"/out") != "a.png 644 A" {
+		t.Errorf("status %d, %q, %s", status, v.stderr.String(), planted(t, dir+"/out"))
+	}
+	d = newFakeDaemon(t, func(r seen, _ http.ResponseWriter) { t.Errorf("%+v", r) })
+	if status, v := d.call(append(args, dir+"/none")...); status != 125 || !strings.Contains(v.stderr.String(), "must be a directory: make it first") {
+		t.Errorf("status %d, %q", status, v.stderr.String())
 	}
 }

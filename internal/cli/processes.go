@@ -85,9 +85,9 @@ func processes(ctx context.Context, c *client.Client, args, labels []string) ([]
 }
 
 func writeProcesses(w screen, list []apitypes.Process, now time.Time) error {
-	t := newTable(w, "SESSION", "PROCESS", "STATE", "EXIT", "AGE", "OUTPUT", "COMMAND")
+	t := newTable(w, "SESSION", "PROCESS", "STATE", "EXIT", "RESTARTS", "AGE", "OUTPUT", "COMMAND")
 	for _, p := range list {
-		t.row(p.Session, p.ID, p.State, exitText(p), ago(now, p.StartedAt), outputText(p), strings.Join(p.Argv, " "))
+		t.row(p.Session, p.ID, p.State, exitText(p), fmt.Sprint(p.Restarts), ago(now, p.StartedAt), outputText(p), strings.Join(p.Argv, " "))
 	}
 	return t.flush()
 }

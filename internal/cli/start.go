@@ -128,7 +128,7 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			request.Session = spec
 			p, err := c.Start(ctx, names[0], request)
 			if failed, ok := errors.AsType[*client.Error](err); ok && failed.Output != "" {
-				fmt.Fprintln(a.Stderr, strings.TrimRight(failed.Output, "\n"))
+				fmt.Fprintln(a.Stderr, printableLines(strings.TrimRight(failed.Output, "\n")))
 			}
 			if err == nil && f.json {
 				err = writeJSON(a.Stdout, p)
@@ -156,6 +156,9 @@ func (f *startFlags) readiness(cmd *cobra.Command) (*spec.Ready, error) {
 			}
 		}
 		return nil, nil
+	}
+	if f.ready.Port == 0 && f.ready.Line+f.ready.HTTP+f.readyCommand == "" {
+		return nil, &engine.FieldError{Field: probes[0], Value: spec.Quote(cmd.Flags().Lookup(probes[0][2:]).Value.String()), Rule: "must not be empty or 0: say what to wait for"}
 	}
 	r := f.ready
 	if cmd.Flags().Changed("ready-command") {

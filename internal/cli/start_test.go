@@ -34,6 +34,8 @@ func TestStartReady(t *testing.T) {
 		"--ready-timeout 1s":             "--ready-timeout needs --ready-line",
 		"--ready-port 1 --ready-line x":  "--ready-port with --ready-line: cannot be used together",
 		"--ready-port x":                 "--ready-port",
+		"--ready-port 0":                 "--ready-port \"0\": must not be empty or 0",
+		"--ready-line=":                  "--ready-line \"\": must not be empty",
 		"--ready-port 1 --live-every 0s": "--live-every",
 	} {
 		args := append(strings.Fields("start s --id p "+flags), "--", "x")
@@ -45,14 +47,14 @@ func TestStartReady(t *testing.T) {
 
 // A start that fails shows what the program has written, and names the flags.
 func TestStartNotReady(t *testing.T) {
-	problem := apitypes.Problem{Status: 422, Code: apitypes.CodeNotReady, Detail: "it failed", Output: "a\nb\n\n"}
+	problem := apitypes.Problem{Status: 422, Code: apitypes.CodeNotReady, Detail: "it failed", Output: "a\n\nb\x1b]0;title\a\n\n"}
 	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(422)
 		json.NewEncoder(w).Encode(problem)
 	})
 	args := strings.Fields("start s --id p --ready-port 1 --wait -- x")
-	if status, v := d.call(args...); status != 125 || v.stderr.String() != "a\nb\nboxd: it failed\n" {
+	if status, v := d.call(args...); status != 125 || v.stderr.String() != "a\n\nb?]0;title?\nboxd: it failed\n" {
 		t.Errorf("status %d, %q", status, v.stderr.String())
 	}
 	for field, flag := range map[string]string{"ready.http": "--ready-http", "ready.live_every": "--live-every", "restart": "--restart"} {

@@ -90,6 +90,17 @@ func printable(s string) string {
 	}, s)
 }
 
+// printableLines is text that a program has written, without what a terminal would obey.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if line != "" {
+			lines[i] = printable(line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // ago is the time since t, to about two digits.
 func ago(now, t time.Time) string {
 	if t.IsZero() {

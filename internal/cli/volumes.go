@@ -22,7 +22,7 @@ func (a *App) newVolumes() *cobra.Command {
 A volume is a directory of limited size that outlives sessions. Several sessions can have it
 read-only, or one can have it read-write. boxd exec and boxd start attach it with --volume.`,
 	}
-	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
+	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesSnapshot(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
 		a.newVolumesExport(), a.newVolumesImport())
 	return cmd
 }
@@ -74,7 +74,10 @@ func (a *App) newVolumesCreate() *cobra.Command {
 		Long:    "Create a volume, unless it exists with the same size.",
 		Example: "  boxd volumes create data --size 1G\n  boxd exec lab --volume data:/data -- touch /data/file",
 		Args:    exactly("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("size") {
+				return usageError(cmd, "--size SIZE is missing: the hard limit of the volume, such as 1G")
+			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: args[0], Size: apitypes.Size(size), Inodes: inodes})
 				if err == nil && f.json {
@@ -89,12 +92,41 @@ func (a *App) newVolumesCreate() *cobra.Command {
 	return cmd
 }
 
-// registerVolumeLimits declares the flags for the limits of a volume. The daemon refuses a
-// missing size.
+func (a *App) newVolumesSnapshot() *cobra.Command {
+	var f remoteFlags
+	var size int64
+	cmd := &cobra.Command{
+		Use:   "snapshot NAME NEW [flags]",
+		Short: "Create a volume with the content of another",
+		Long: `Create the volume NEW with the content that the volume NAME has now. From then on both are on
+their own. No session may have NAME read-write; sessions can have it read-only meanwhile.
+
+The copy shares its blocks with NAME if the file system of the daemon's volumes can do that
+(XFS, btrfs); otherwise everything that is in NAME is copied. ^C leaves nothing behind. Where
+volumes are directories with a project quota, use export and import.`,
+		Example: "  boxd volumes snapshot data before-upgrade",
+		Args:    exactly("NAME", "NEW"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: args[1], From: args[0], Size: apitypes.Size(size)})
+				if err == nil && f.json {
+					err = writeJSON(a.Stdout, v)
+				}
+				return err
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, listVolumes),
+	}
+	cmd.Flags().Var(sizeValue(&size, "", false), "size", "hard limit of the new volume: `SIZE` (default: that of NAME)")
+	completeFlag(cmd, "size", "64M", "256M", "1G")
+	f.register(cmd)
+	return cmd
+}
+
+// registerVolumeLimits declares the flags for the limits of a volume.
 func registerVolumeLimits(cmd *cobra.Command, size, inodes *int64) {
 	cmd.Flags().Var(sizeValue(size, "", false), "size", "hard limit of the volume: `SIZE` from 1M")
 	cmd.Flags().Int64Var(inodes, "inodes", 0, "files and directories in it: `N` (default: one for each 16K)")
-	must(cmd.MarkFlagRequired("size"))
 	completeFlag(cmd, "size", "64M", "256M", "1G")
 	completeFlag(cmd, "inodes")
 }
@@ -109,7 +141,10 @@ func (a *App) newVolumesResize() *cobra.Command {
 the daemon's data directory has project quota; otherwise it can only grow, on some hosts only
 while no session has it.`,
 		Args: exactly("NAME"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("size") {
+				return usageError(cmd, "--size SIZE is missing: the hard limit of the volume, such as 1G")
+			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				v, err := c.ResizeVolume(ctx, args[0], apitypes.VolumeUpdate{Size: apitypes.Size(size), Inodes: inodes})
 				if err == nil && f.json {

@@ -89,7 +89,7 @@ func wholeEnd(p []byte) int {
 // wholeStart is the length of the end of a character at the start of p.
 func wholeStart(p []byte) int {
 	n := 0
-	for n < len(p) && n < utf8.UTFMax && !utf8.RuneStart(p[n]) {
+	for n < len(p) && n < utf8.UTFMax-1 && !utf8.RuneStart(p[n]) {
 		n++
 	}
 	return n

@@ -29,6 +29,8 @@ func TestBuffer(t *testing.T) {
 		{10, []string{"01234é", "xxxxxxxx", "éabc"}, "01234abc", Missing{5, 12}},
 		// What is not UTF-8 anyway stays as it is.
 		{10, []string{"\xff1234é", "xxxxxxxx", "éabc"}, "\xff1234\xc3\xa9abc", Missing{6, 10}},
+		// Four bytes that continue a character are no end of one.
+		{8, []string{"0\xf3\xaf\x80", "\xf3\x9a\xa2\xaf\x80"}, "0\xf3\xaf\x80\x9a\xa2\xaf\x80", Missing{4, 1}},
 	} {
 		b := Buffer{Limit: c.limit}
 		for _, w := range c.writes {

@@ -86,6 +86,19 @@ func Fstat(f *os.File) (unix.Stat_t, error) {
 	return st, pathError("fstat", f, "", err)
 }
 
+// Syncfs writes everything that is cached of the file system that f is on to its device.
+func Syncfs(f *os.File) error {
+	return pathError("syncfs", f, "", Retry(func() error { return unix.Syncfs(int(f.Fd())) }))
+}
+
+// Clone makes the empty file to a copy of from that shares its blocks (ioctl_ficlone(2)).
+// EOPNOTSUPP, EXDEV, EINVAL and ENOTTY mean that their file systems cannot do that.
+func Clone(to, from *os.File) error {
+	_, err := ioctlInt(to, "FICLONE", unix.FICLONE, from.Fd())
+	runtime.KeepAlive(from)
+	return err
+}
+
 // Fstatfs returns the usage and the ST_* flags of the file system that f is on (O_PATH
 // included). The flags are those of its mount and of its file system together.
 func Fstatfs(f *os.File) (unix.Statfs_t, error) {

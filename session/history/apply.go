@@ -87,15 +87,14 @@ func (s *Store) store(items []item) error {
 		items := slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.entry.Seq <= applied })
 		of := map[string]int{} // entries of each session that follow
 		for _, it := range items {
-			if it.entry.Period {
-				continue
+			if it.entry.kept() {
+				of[string(join(it.entry.Tenant, it.entry.Session))]++
 			}
-			of[string(join(it.entry.Tenant, it.entry.Session))]++
 		}
 		for _, it := range items {
 			applied = it.entry.Seq
 			session := string(join(it.entry.Tenant, it.entry.Session))
-			if !it.entry.Period {
+			if it.entry.kept() {
 				of[session]--
 			}
 			if err := b.put(it, of[session] < s.o.SessionEntries); err != nil {
@@ -137,6 +136,9 @@ func (b *batch) put(it item, keep bool) error {
 		if err := b.meter(e); err != nil || e.Gone {
 			return err
 		}
+		return b.count(e, it.total)
+	}
+	if e.Probe != "" {
 		return b.count(e, it.total)
 	}
 	process := processKey(e)

@@ -29,6 +29,8 @@ type Entry struct {
 	// that have had this ID: Append ignores a second entry with the same tenant, session, box and key.
 	Process string `json:"process,omitempty"`
 	Key     string `json:"key,omitempty"`
+	// Probe says that this is a probe of a managed process: it is counted, and List leaves it out.
+	Probe Probe `json:"probe,omitempty"`
 
 	Actor     string        `json:"actor,omitempty"`
 	Request   string        `json:"request,omitempty"`
@@ -51,6 +53,17 @@ type Entry struct {
 	StdoutMissing *headtail.Missing `json:"stdout_missing,omitempty"`
 	StderrMissing *headtail.Missing `json:"stderr_missing,omitempty"`
 }
+
+// kept reports whether e is an entry of the history and not only counted.
+func (e *Entry) kept() bool { return !e.Period && e.Probe == "" }
+
+// Probe is a kind of probe that runs something in the box.
+type Probe string
+
+const (
+	ProbeCommand Probe = "command" // counts as a command
+	ProbeHTTP    Probe = "http"    // only what it has used counts
+)
 
 // maxBody bounds the JSON of an entry. Whoever keeps output keeps at most 1 MiB of each stream, which
 // is 2.7 MiB in base64; everything else is small.

@@ -842,3 +842,30 @@ func TestLabelledTotals(t *testing.T) {
 		t.Errorf("%d rows with another tenant", n)
 	}
 }
+
+// Probes are counted, also after a crash, and displace no entry.
+func TestProbes(t *testing.T) {
+	b := open(t, Options{SessionEntries: 2})
+	entry := func(probe Probe) Entry {
+		cpu := time.Second
+		return Entry{Tenant: "t", Session: "s", Process: "p", Probe: probe, EndedAt: time.Now(), Result: engine.Result{Verdict: engine.Exited, Receipt: engine.Receipt{User: &cpu}}}
+	}
+	b.append(Entry{Tenant: "t", Session: "s", Argv: []string{"1"}, EndedAt: time.Now()})
+	for range 3 {
+		b.append(entry(ProbeCommand))
+		b.append(entry(ProbeHTTP))
+	}
+	for _, end := range []func(){b.kill, func() { b.Close() }, b.kill} {
+		if got := b.numbers(Query{Tenant: "t"}); got != "1" {
+			t.Errorf("entries %q", got)
+		}
+		if u, err := b.Usage(UsageQuery{}); err != nil || len(u) != 1 || u[0].Execs != 4 || u[0].Processes != 0 || u[0].CPU != 6*time.Second {
+			t.Errorf("%+v, %v", u, err)
+		}
+		if u := b.Today("t"); u.Execs != 4 || u.CPU != 6*time.Second {
+			t.Errorf("%+v", u)
+		}
+		end()
+		b.reopen()
+	}
+}

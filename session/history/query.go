@@ -46,7 +46,7 @@ func (s *Store) List(q Query) (list []Entry, next uint64, err error) {
 		for i := range pending {
 			e := &pending[i].entry
 			mine := (q.Tenant == "" || e.Tenant == q.Tenant) && (q.Session == "" || e.Session == q.Session)
-			if mine && !e.Period && e.Seq > applied && q.matches(e.Seq, e.EndedAt.UnixNano(), string(e.Result.Verdict)) {
+			if mine && e.kept() && e.Seq > applied && q.matches(e.Seq, e.EndedAt.UnixNano(), string(e.Result.Verdict)) {
 				found = append(found, ref{tenant: e.Tenant, seq: e.Seq, place: place{Session: e.Session, Size: int64(len(pending[i].body))}, entry: e})
 			}
 		}

@@ -49,7 +49,10 @@ func countersOf(e *Entry) Counters {
 	}
 	r := &e.Result.Receipt
 	c := Counters{Execs: 1, Wall: r.Wall, Memory: e.Memory}
-	if e.Process != "" {
+	switch {
+	case e.Probe == ProbeHTTP:
+		c.Execs = 0
+	case e.Process != "" && e.Probe == "":
 		c.Execs, c.Processes = 0, 1
 	}
 	for _, d := range []*time.Duration{r.User, r.System} {

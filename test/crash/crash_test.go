@@ -14,6 +14,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/test/daemon"
@@ -40,11 +41,9 @@ func TestCrash(t *testing.T) {
 	if os.Getenv("BOXD_TEST_VM") != "" {
 		rounds = min(rounds, 2) // emulation is slow: how cgroup v2 differs shows in one
 	}
-	seed := uint64(number(t, "BOXD_CRASH_SEED", time.Now().UnixNano()))
-	t.Logf("%d rounds; to see the same again: BOXD_CRASH_SEED=%d", rounds, seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	seed, random := seeded(t, rounds)
 
-	w := newWorld(t)
+	w := newWorld(t, "")
 	sessions := w.populate(seed)
 	stats := &recovery{}
 	for round := range int(rounds) {
@@ -60,6 +59,13 @@ func TestCrash(t *testing.T) {
 	t.Logf("%d execs with the right exit code, %d requests cut off, %d sessions made and removed, %d MB relayed",
 		w.execs.Load(), w.cut.Load(), w.churned.Load(), w.bytes.Load()>>20)
 	t.Log(stats)
+}
+
+// seeded returns a source of choices that can be repeated, and its seed.
+func seeded(t *testing.T, rounds int64) (uint64, *rand.Rand) {
+	seed := uint64(number(t, "BOXD_CRASH_SEED", time.Now().UnixNano()))
+	t.Logf("%d rounds; to see the same again: BOXD_CRASH_SEED=%d", rounds, seed)
+	return seed, rand.New(rand.NewPCG(seed, 0))
 }
 
 // victims are the processes to kill in a round; some are listed more often. A daemon cannot replace a
@@ -85,9 +91,13 @@ func (v victim) String() string {
 	return fmt.Sprint(names)
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld starts a daemon that forgets nothing of its history, with more configuration.
+func newWorld(t *testing.T, more string) *world {
 	boxd, init := testutil.BuildBinaries(t)
-	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: testutil.ReachableDir(t, "")})
+	dir := testutil.ReachableDir(t, "")
+	config := filepath.Join(dir, "boxd.yaml")
+	writeConfig(t, config, more)
+	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: []string{"--config", config}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +106,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &world{t: t, daemon: d, client: c, ctx: ctx, stop: make(chan struct{}), asked: map[string]*asked{}}
+	w := &world{t: t, daemon: d, client: c, ctx: ctx, stop: make(chan struct{}), books: newBooks(c)}
 	t.Cleanup(func() {
 		if !w.stopping() { // the test has failed
 			close(w.stop)
@@ -108,6 +118,14 @@ func newWorld(t *testing.T) *world {
 		c.Close()
 	})
 	return w
+}
+
+// writeConfig writes the configuration of a daemon, with more of it.
+func writeConfig(t *testing.T, path, more string) {
+	text := "history: {session_entries: 1000000, session_size: 1G, tenant_size: 1T}\nprofiles: {default: {keep_output: 64K}}\n" + more
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // sweep ends a daemon whose test has failed, with all of its sessions.
@@ -132,7 +150,7 @@ func (w *world) populate(seed uint64) map[string]fixed {
 		if _, err := w.client.Ensure(w.ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Persistent: &persistent}}}); err != nil {
 			w.t.Fatal(err)
 		}
-		if r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Shell: "touch /tmp/mark"}); err != nil || r.Status != 0 {
+		if r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Argv: []string{"sh", "-c", "touch /tmp/mark", w.books.ask(id)}}); err != nil || r.Status != 0 {
 			w.t.Fatalf("preparing session: %+v, %v", r, err)
 		}
 		for _, p := range []apitypes.ProcessRequest{
@@ -140,6 +158,7 @@ func (w *world) populate(seed uint64) map[string]fixed {
 			{ID: "monologue", Argv: []string{"python3", "-c", monologue}, TTY: &apitypes.WindowSize{Rows: 24, Cols: 80}},
 			{ID: "echo", Argv: []string{"cat"}},
 		} {
+			w.books.askProcess(id, p.ID, 1)
 			if _, err := w.client.Start(w.ctx, id, p); err != nil {
 				w.t.Fatalf("starting %s: %v", p.ID, err)
 			}
@@ -147,7 +166,6 @@ func (w *world) populate(seed uint64) map[string]fixed {
 		w.follow(id, "chatter", true, false)
 		w.follow(id, "monologue", true, true)
 		w.talk(w.follow(id, "echo", true, false), "echo of "+id)
-		w.asked[id] = &asked{codes: map[int]int{}}
 		w.exec(id, seed+uint64(i))
 		sessions[id] = w.look(id)
 	}
@@ -183,18 +201,14 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 	quitter := apitypes.ProcessRequest{ID: fmt.Sprintf("quitter-%d", n)}
 	code := random.IntN(256)
 	quitter.Argv = []string{"sh", "-c", fmt.Sprintf("echo 0; sleep 0.0%d; echo 1; exit %d", random.IntN(10), code)}
+	mark := w.books.askProcess(session, quitter.ID, 1)
 	if _, err := w.client.Start(w.ctx, session, quitter); err != nil {
 		w.t.Fatalf("round %d: starting %s: %v", n, quitter.ID, err)
 	}
 	pause(nil, time.Duration(random.Int64N(int64(60*time.Millisecond))))
 	w.kill(v)
 	if v.daemon {
-		began := time.Now()
-		if err := w.daemon.Start(); err != nil {
-			w.t.Fatalf("round %d (%v killed): %v", n, v, err)
-		}
-		stats.add(time.Since(began))
-		w.phase.Add(1)
+		w.start(stats)
 	}
 	for id, want := range sessions {
 		got := w.look(id)
@@ -208,9 +222,25 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 		}
 	}
 	w.checkQuitter(n, session, quitter.ID, code)
-	w.checkHistory(n, session, quitter.ID, code)
+	w.books.note(mark, code, "exited", nil)
+	for _, err := range w.books.audit(w.ctx) {
+		w.t.Errorf("round %d (%v killed): %v", n, v, err)
+	}
 	if w.t.Failed() {
 		w.fail("see above")
+	}
+}
+
+// start runs the killed daemon again.
+func (w *world) start(stats *recovery) {
+	began := time.Now()
+	if err := w.daemon.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	stats.add(time.Since(began))
+	w.phase.Add(1)
+	if len(w.daemon.Find(daemon.Keeper)) == 0 {
+		w.t.Errorf("the daemon is ready, and nothing would restart its launcher")
 	}
 }
 
@@ -262,7 +292,8 @@ func (w *world) readToExit(session, id string, want int64) (relay.Exit, error) {
 	}
 }
 
-// kill ends what v names, all at once.
+// kill ends what v names, all at once, and waits for the end: a daemon that starts while a keeper is about to
+// die would rely on it.
 func (w *world) kill(v victim) {
 	var pids []int
 	if v.keeper {
@@ -273,14 +304,34 @@ func (w *world) kill(v victim) {
 	}
 	if v.daemon {
 		w.phase.Add(1)
-		defer func() {
-			if err := w.daemon.Kill(); err != nil {
-				w.t.Error(err)
-			}
-		}()
 	}
+	var dying []*os.File
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		if f, err := linux.PidfdOpen(pid); err == nil { // or it has ended
+			_ = linux.PidfdSignal(f, syscall.SIGKILL) // likewise
+			dying = append(dying, f)
+		}
+	}
+	w.kills += len(dying)
+	if v.daemon {
+		w.kills++
+		if err := w.daemon.Kill(); err != nil {
+			w.t.Error(err)
+		}
+	}
+	for _, f := range dying {
+		if ended, err := linux.HasExited(f, time.Minute); !ended {
+			w.t.Errorf("a process survives SIGKILL: %v", err)
+		}
+		f.Close()
+	}
+}
+
+// settle reads the whole history of a tenant again and compares it with the usage. All its clients have ended.
+func (w *world) settle(b *books) {
+	b.forget()
+	for _, err := range b.settle(w.ctx) {
+		w.t.Error(err)
 	}
 }
 
@@ -296,6 +347,12 @@ func (w *world) end(sessions map[string]fixed) {
 		}
 	}
 	w.actors.Wait()
+	w.settle(w.books)
+	w.shut()
+}
+
+// shut stops the daemon, whose sessions are removed, and checks that nothing is left.
+func (w *world) shut() {
 	if left, err := w.client.Sessions(w.ctx); err != nil || len(left) != 0 {
 		w.t.Errorf("sessions that are left: %+v, %v", left, err)
 	}

@@ -55,7 +55,8 @@ type world struct {
 	cut     atomic.Int64
 	bytes   atomic.Int64
 	churned atomic.Int64
-	asked   map[string]*asked // by standing session
+	kills   int    // processes that got SIGKILL
+	books   *books // of the client's tenant
 }
 
 func (w *world) fail(format string, args ...any) {
@@ -166,14 +167,13 @@ func pause(stop <-chan struct{}, d time.Duration) {
 // exec runs commands one after the other; each says what its status must be.
 func (w *world) exec(session string, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
-	asked := w.asked[session]
 	w.act(func() {
 		for !w.stopping() {
-			n := asked.begin()
+			mark := w.books.ask(session)
 			code := random.IntN(256)
 			before := w.phase.Load()
 			r, err := w.client.Exec(w.ctx, session, apitypes.ExecRequest{
-				Shell: fmt.Sprintf(": %d; echo out %d; echo err %d >&2; test -e /tmp/mark || exit 99; exit %d", n, code, code, code),
+				Argv: []string{"sh", "-c", fmt.Sprintf("echo out %d; echo err %d >&2; test -e /tmp/mark || exit 99; exit %d", code, code, code), mark},
 			})
 			if err != nil {
 				if !w.forgiven(err, before) {
@@ -188,7 +188,7 @@ func (w *world) exec(session string, seed uint64) {
 				w.fail("exec in %s: %s, want exit code %d and %q", session, describe(r), code, want)
 				return
 			}
-			asked.answered(n, code)
+			w.books.told(mark, r)
 			w.execs.Add(1)
 		}
 	})

@@ -62,6 +62,27 @@ func (d *Daemon) Start() error {
 		return err
 	}
 	defer ready.Close()
+	if err := d.spawn(); err != nil {
+		return err
+	}
+	if err := awaitReady(ready, d.cmd.Process.Pid); err != nil {
+		_ = d.Kill()
+		return fmt.Errorf("starting daemon: %w; its log ends with:\n%s", err, d.LogTail(20))
+	}
+	return nil
+}
+
+// StartAndKill runs the daemon again after it has ended, and kills it after a time, ready or not.
+func (d *Daemon) StartAndKill(after time.Duration) error {
+	if err := d.spawn(); err != nil {
+		return err
+	}
+	time.Sleep(after)
+	return d.Kill()
+}
+
+// spawn runs the daemon, which then gets ready.
+func (d *Daemon) spawn() error {
 	log, err := os.OpenFile(d.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -73,14 +94,7 @@ func (d *Daemon) Start() error {
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(d.Dir, "notify"))
 	// ^C at the terminal ends the tests, which then stop the daemon themselves.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := d.cmd.Start(); err != nil {
-		return err
-	}
-	if err := awaitReady(ready, d.cmd.Process.Pid); err != nil {
-		_ = d.Kill()
-		return fmt.Errorf("starting daemon: %w; its log ends with:\n%s", err, d.LogTail(20))
-	}
-	return nil
+	return d.cmd.Start()
 }
 
 // PID returns the process ID of the daemon.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -59,7 +60,48 @@ func TestNamedVolumes(t *testing.T) {
 	d.wantRefused(125, d.run("volumes", "export", "none"), "must be a volume of the tenant")
 	d.says(0, "x\n", "sessions", "ls", "-q")
 	d.says(0, "", "sessions", "rm", "x")
-	d.says(0, "", "volumes", "rm", "data", "copy")
+	// A snapshot is on its own, and one whose source is written to is refused.
+	d.says(0, "", "volumes", "snapshot", "data", "snap")
+	d.says(0, "kept\n", "exec", "x", "--volume", "snap:/data", "--", "sh", "-c", "cat /data/file; echo other > /data/file")
+	d.wantRefused(125, d.run("volumes", "snapshot", "snap", "more"), `session "x" has it read-write`)
+	d.wantRefused(125, d.run("volumes", "snapshot", "data", "copy"), `was not made from "data"`)
+	d.says(0, "", "volumes", "snapshot", "data", "snap") // it is there
+	d.says(0, "kept\n", "exec", "y", "--volume", "data:/data:ro", "--", "cat", "/data/file")
+	d.says(0, "", "volumes", "snapshot", "data", "large", "--size", "64M")
+	d.says(0, "", "sessions", "rm", "x", "y")
+	d.says(0, "kept\n", "exec", "x", "--volume", "large:/data", "--", "sh", "-c", "cat /data/file; head -c 40M /dev/zero > /data/more")
+	d.says(0, "", "sessions", "rm", "x")
+	// A process that still has a file of a detached volume open keeps it from being copied.
+	d.says(0, "", "exec", "x", "--volume", "large:/data", "--", "true")
+	d.says(0, "", "start", "x", "writer", "--", "sh", "-c", "exec 3> /data/log; while :; do echo x >&3; done")
+	d.says(0, "", "volumes", "detach", "x", "large")
+	d.wantRefused(125, d.run("volumes", "snapshot", "large", "torn"), `from "large"`, "written to while it was copied")
+	d.says(0, "", "sessions", "rm", "x")
+	// The data of a volume goes.
+	d.stop()
+	images, err := filepath.Glob(filepath.Join(d.dir, "volumes", "v-*"))
+	if err != nil || len(images) == 0 {
+		t.Fatal(err)
+	}
+	for _, image := range images {
+		if err := os.Rename(image, filepath.Join(d.dir, filepath.Base(image))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.start()
+	d.wantRefused(125, d.run("exec", "x", "--volume", "snap:/data", "--", "true"), `volume "snap": its data is gone`)
+	d.wantRefused(125, d.run("volumes", "resize", "snap", "--size", "64M"), `volume "snap": its data is gone`)
+	d.says(0, "lost\nlost\nlost\nlost\n", "volumes", "ls", "--format", "{{.state}}")
+	d.stop()
+	for _, image := range images {
+		if err := os.Rename(filepath.Join(d.dir, filepath.Base(image)), image); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.start()
+	d.says(0, "other\n", "exec", "x", "--volume", "snap:/data", "--", "cat", "/data/file")
+	d.says(0, "", "sessions", "rm", "x")
+	d.says(0, "", "volumes", "rm", "data", "copy", "snap", "large")
 	if left, err := filepath.Glob(filepath.Join(d.dir, "volumes", "v-*")); err != nil || len(left) > 0 {
 		t.Errorf("left of the volume: %q, %v", left, err)
 	}

@@ -74,6 +74,12 @@ func TestReadiness(t *testing.T) {
 	if p := d.process("again"); again.status != 0 || p.State != "ready" || p.Restarts != 1 {
 		t.Errorf("a process that succeeds the second time: %v, %+v", again, p)
 	}
+	if ps := d.run("ps", "s", "--format", "{{.id}} {{.restarts}}"); !strings.Contains(ps.stdout, "again 1\n") || !strings.Contains(ps.stdout, "port 0\n") {
+		t.Errorf("%v", ps)
+	}
+	if ps := d.run("ps", "s"); !strings.HasPrefix(ps.stdout, "SESSION\tPROCESS\tSTATE\tEXIT\tRESTARTS\tAGE\t") {
+		t.Errorf("%v", ps)
+	}
 
 	// A daemon that is killed goes on with probes and restarts.
 	d.run("exec", "s", "--", "rm", "-f", "/tmp/go")

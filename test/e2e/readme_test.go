@@ -21,18 +21,11 @@ var (
 // example.
 func TestReadme(t *testing.T) {
 	c := newCLI(t)
-	root, err := testutil.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, _ = cutDaemon(t, text)
+	text, _ := cutScript(t, readme(t), daemonHeading)
+	text, _ = cutScript(t, text, sessionHeading)
 	job, data := readmeDir(t, "job"), readmeDir(t, "data")
 	commands := 0
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		call, ok := strings.CutPrefix(strings.TrimSpace(line), "bin/boxd ")
 		if !ok {
 			continue
@@ -67,24 +60,27 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// daemonHeading is above the lines about the daemon, which are one script.
-const daemonHeading = "## A session that survives `kill -9`\n"
+// Headings above lines about the daemon, which are one script each.
+const (
+	daemonHeading  = "## A session that survives `kill -9`\n"
+	sessionHeading = "### What else sessions have\n"
+)
 
-// cutDaemon returns the README without its lines about the daemon, and those.
-func cutDaemon(t *testing.T, text []byte) (rest []byte, script string) {
+// cutScript returns text without the lines of shell below heading, and those.
+func cutScript(t *testing.T, text, heading string) (rest, script string) {
 	t.Helper()
-	before, behind, ok := strings.Cut(string(text), daemonHeading)
+	before, behind, ok := strings.Cut(text, heading)
 	_, behind, begun := strings.Cut(behind, "```sh\n")
 	script, behind, ended := strings.Cut(behind, "```\n")
 	if !ok || !begun || !ended {
-		t.Fatalf("README: no lines of shell below %q", daemonHeading)
+		t.Fatalf("README: no lines of shell below %q", heading)
 	}
-	return []byte(before + behind), script
+	return before + behind, script
 }
 
-// What was running when it was killed is there again.
-func TestReadmeDaemon(t *testing.T) {
-	d := newDaemon(t)
+// readme is the text of the README.
+func readme(t *testing.T) string {
+	t.Helper()
 	root, err := testutil.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +89,33 @@ func TestReadmeDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, script := cutDaemon(t, text)
+	return string(text)
+}
+
+// What sessions have besides commands is what the README says.
+func TestReadmeSessions(t *testing.T) {
+	d := newDaemon(t)
+	d.start()
+	_, script := cutScript(t, readme(t), sessionHeading)
+	out := readmeDir(t, "out")
+	got := d.shell("set -e; " + strings.NewReplacer("/srv/out", out, "bin/boxd", d.boxd).Replace(script))
+	if got.status != 0 || !strings.HasPrefix(got.stdout, "42\nlab\n") {
+		t.Fatalf("%v", got)
+	}
+	for _, want := range []string{"python3 /tmp/code-", "\texited\t", "default\ttrain\t1\t"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%v, want %q", got, want)
+		}
+	}
+	if content, err := os.ReadFile(out + "/new.csv"); err != nil || string(content) != "1,2\n" {
+		t.Errorf("the output is %q, %v", content, err)
+	}
+}
+
+// What was running when it was killed is there again.
+func TestReadmeDaemon(t *testing.T) {
+	d := newDaemon(t)
+	_, script := cutScript(t, readme(t), daemonHeading)
 	if n := strings.Count(script, "\n"); n != 10 {
 		t.Errorf("%d lines of shell", n)
 	}

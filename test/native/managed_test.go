@@ -600,6 +600,9 @@ func TestManagedBoxLost(t *testing.T) {
 	<-b.Done()
 	wantManaged(t, p, engine.BoxLost, -1)
 	wantManaged(t, q, engine.Exited, 9)
+	if p.Result().Receipt.User == nil {
+		t.Errorf("nobody knows what it has used: %+v", p.Result().Receipt)
+	}
 	if out := readAll(t, p.Stdio().Stdout); out != "before\n" {
 		t.Errorf("%q", out)
 	}
@@ -649,7 +652,8 @@ func TestManagedHold(t *testing.T) {
 	}
 }
 
-// A box that is removed takes its managed processes along.
+// A box that is removed takes its managed processes along, and it is known what they and its commands
+// have used.
 func TestManagedRemoved(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", "yes"))
@@ -658,8 +662,37 @@ func TestManagedRemoved(t *testing.T) {
 		_, err := io.Copy(io.Discard, &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout})
 		reading <- err
 	}()
+	const work = 50 * time.Millisecond
+	burn := fmt.Sprintf("import time\nwhile time.process_time() < %g: pass\nprint(1, flush=True); time.sleep(1000)", work.Seconds())
+	q := launch(t, b, managedPython("b", burn))
+	if _, _, err := q.Stdio().Stdout.ReadAt(patient(t), make([]byte, 1), 0); err != nil {
+		t.Fatal(err)
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	c, err := b.Start(t.Context(), engine.Command{Args: []string{"/usr/bin/python3", "-c", burn}, Stdout: in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	remove(t, b)
+	in.Close()
 	wantManaged(t, p, engine.BoxLost, -1)
+	wantManaged(t, q, engine.BoxLost, -1)
+	r, err := c.Wait()
+	if err != nil || r.Verdict != engine.BoxLost {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, r := range []engine.Result{q.Result(), r} {
+		if r.Receipt.User == nil || *r.Receipt.User+*r.Receipt.System < work {
+			t.Errorf("%+v", r.Receipt)
+		}
+	}
 	<-reading // with the end, or that of the ring
 }
 

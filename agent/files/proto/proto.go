@@ -110,7 +110,15 @@ type Unpack struct {
 	Globs    []string `json:"globs,omitempty"` // none: everything
 	MaxBytes int64    `json:"max_bytes"`       // of all files together; more is EFBIG
 	Parents  bool     `json:"parents,omitempty"`
+	// New, if not 0, is the mode with which the directory is made; it must not exist.
+	New uint32 `json:"new,omitempty"`
+	// Outside is a directory that the archive must not be unpacked into, nor into one below it;
+	// that is Inside.
+	Outside string `json:"outside,omitempty"`
 }
+
+// Inside is the error of [Unpack].Outside. No system call of an operation returns it.
+const Inside = syscall.EDEADLK
 
 // Tree counts what was unpacked.
 type Tree struct {
@@ -142,7 +150,7 @@ const (
 	Attributes = "attributes" // its rights, owner or times
 	Removed    = "removed"    // or moved away
 	Missed     = "missed"     // some changes could not be reported
-	Gone       = "gone"       // the directory itself was removed or moved; the last change
+	Gone       = "gone"       // the directory itself was removed, moved or unmounted; the last change
 )
 
 // ParseChange parses a line of watch.

@@ -41,8 +41,14 @@ func Keeper(o ServiceOptions) error {
 		return err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("state directory %q: another keeper is at work there: %w", o.StateDir, err)
+	// A launcher that a keeper was starting when it was killed has the lock until it runs its program.
+	for end := time.Now().Add(time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			break
+		}
+		if err != unix.EWOULDBLOCK || time.Now().After(end) {
+			return fmt.Errorf("state directory %q: another keeper is at work there: %w", o.StateDir, err)
+		}
 	}
 	listener, err := o.makeSocket()
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/netns"
 	"github.com/boxd/boxd/rootfs"
 	"golang.org/x/sys/unix"
 )
@@ -83,6 +84,8 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return onBox(l, r, func(m rpc.PTY) string { return m.ID }, (*box).handlePTY)
 	case rpc.TypeOutside:
 		return onBox(l, r, func(m rpc.Outside) string { return m.ID }, (*box).handleOutside)
+	case rpc.TypeDiag:
+		return onBox(l, r, func(m rpc.Box) string { return m.ID }, (*box).handleDiag)
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeWhere:
@@ -338,6 +341,14 @@ func (b *box) handleKill(m rpc.Kill) (any, []*os.File, error) {
 		return nil, nil, b.killSlot(s)
 	}
 	return nil, nil, s.Signal(unix.Signal(m.Signal))
+}
+
+func (b *box) handleDiag(rpc.Box) (any, []*os.File, error) {
+	diag, err := netns.DiagSocket(b.pidfd)
+	if err != nil {
+		return nil, nil, b.orLost(fmt.Errorf("opening a socket in the network of box %q: %w", b.id, err))
+	}
+	return nil, []*os.File{diag}, nil
 }
 
 func (b *box) handlePTY(m rpc.PTY) (any, []*os.File, error) {

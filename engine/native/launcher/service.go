@@ -156,11 +156,13 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 		fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
 	}
 	l.works.forsake(c.conn)
+	l.storage.forsakeCopies(c.conn)
 	l.service.dropClient(c)
 }
 
 // takeClient makes c the client. It refuses c while another client is connected. If the
-// other one has hung up, takeClient waits until its creates have been answered.
+// other one has hung up, takeClient waits until its creates have been answered and its copies
+// of volumes are given up.
 func (s *service) takeClient(c *client) (rpc.Hello, error) {
 	if err := s.checkPeer(c.sock); err != nil {
 		return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}, err // a stranger learns no more

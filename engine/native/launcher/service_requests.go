@@ -32,6 +32,9 @@ func (l *Launcher) handleService(r *request) (reply any, files []*os.File, err e
 		return nil, nil, l.handleStop(r.Body)
 	case rpc.TypeMakeVolume:
 		return nil, nil, l.handleMakeVolume(r.Body)
+	case rpc.TypeCopyVolume:
+		reply, err = l.handleCopyVolume(r)
+		return reply, nil, err
 	case rpc.TypeRemoveVolume:
 		return nil, nil, l.handleRemoveVolume(r.Body)
 	case rpc.TypeVolumes:

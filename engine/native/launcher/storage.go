@@ -27,6 +27,8 @@ type storage struct {
 	opening sync.Mutex
 	store   *volumes.Store // nil until the data directory could be opened
 
+	copies volumeCopies
+
 	releasing keyed.Locks // by volume, held while its mount is counted or released; before mu
 
 	mu       sync.Mutex
@@ -63,6 +65,7 @@ func (s *storage) close() error {
 	if s == nil || s.store == nil {
 		return nil
 	}
+	s.copies.giveUp(func(*volumeCopy) bool { return true }, "the launcher is ending")
 	return s.store.Close()
 }
 
@@ -254,6 +257,10 @@ func volumeError(name string, err error) error {
 		return &engine.FieldError{Field: "mount volume", Value: spec.Quote(name), Rule: "does not exist: it has to be made first"}
 	case errors.Is(err, volumes.ErrShrink):
 		return &engine.FieldError{Field: "volume.bytes", Value: spec.Quote(name), Rule: fmt.Sprintf("cannot become smaller: %v", err)}
+	case errors.Is(err, volumes.ErrWritten):
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "was written to while it was copied: a process may still have a file of it open"}
+	case errors.Is(err, volumes.ErrNoCopy):
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "is a directory with project quota, and only images can be copied: export it, and import it into another volume"}
 	case errors.Is(err, volumes.ErrBusy):
 		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: fmt.Sprintf("is in use: %v", err)}
 	case errors.Is(err, volumes.ErrNoLoop), errors.Is(err, volumes.ErrNoQuota):

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -33,6 +34,20 @@ func (l *Launcher) handleMakeVolume(body []byte) error {
 	return volumeError(name, l.storage.store.Make(name, m.Volume.Bytes, m.Volume.Inodes))
 }
 
+func (l *Launcher) handleCopyVolume(r *request) (rpc.VolumeCopy, error) {
+	var m rpc.CopyVolume
+	if err := decode(r.Body, &m); err != nil {
+		return rpc.VolumeCopy{}, err
+	}
+	if err := cmp.Or(m.Volume.Validate(), engine.ValidateVolumeName(m.From)); err != nil {
+		return rpc.VolumeCopy{}, err
+	}
+	if err := l.storage.ready(); err != nil {
+		return rpc.VolumeCopy{}, err
+	}
+	return l.storage.copy(r.work.conn, m)
+}
+
 func (l *Launcher) handleRemoveVolume(body []byte) error {
 	var m rpc.RemoveVolume
 	if err := decode(body, &m); err != nil {
@@ -44,6 +59,7 @@ func (l *Launcher) handleRemoveVolume(body []byte) error {
 	if l.storage == nil {
 		return nil // it cannot exist
 	}
+	l.storage.copies.giveUp(func(c *volumeCopy) bool { return c.to == m.Name }, "the volume is being removed")
 	l.views.detach() // views that the client has closed must not keep the volume mounted
 	// A box that is being built or destroyed, such as one whose client has given up, holds
 	// the volume only for a moment.

@@ -77,11 +77,11 @@ func newWorks() *works { return &works{all: map[*work]struct{}{}} }
 var (
 	slowNames = map[byte]string{
 		rpc.TypeRemove: "removing a box", rpc.TypeStop: "removing all boxes", rpc.TypeMakeVolume: "making a volume",
-		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeLimitDirectory: "limiting a directory",
+		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeCopyVolume: "copying a volume", rpc.TypeLimitDirectory: "limiting a directory",
 	}
 	quickNames = map[byte]string{
 		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command",
-		rpc.TypePTY: "opening a terminal", rpc.TypeConnect: "connecting to an agent", rpc.TypeAdopt: "adopting a box",
+		rpc.TypePTY: "opening a terminal", rpc.TypeConnect: "connecting to an agent", rpc.TypeDiag: "opening a socket in the network of a box", rpc.TypeAdopt: "adopting a box",
 		rpc.TypeList: "listing boxes", rpc.TypePing: "looking at the host's health", rpc.TypeUsage: "measuring a box",
 		rpc.TypeOpen: "opening cgroups of commands", rpc.TypeKeep: "keeping the cgroup of a process",
 		rpc.TypeVolumes: "listing volumes", rpc.TypeOpenDirectory: "opening a directory",

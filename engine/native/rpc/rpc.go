@@ -10,7 +10,7 @@
 //	  | <- Reply    names, fds: dir, tasks…, stats…  |
 //	  | -- Kill     box, slot, signal -------------> |
 //	  | <- Reply                                     |
-//	  | -- PTY, Update, Outside, Remove -----------> |
+//	  | -- PTY, Update, Outside, Diag, Remove -----> |
 //	  | <- Reply                                     |
 //	  | -- Where    id of a request's frame -------> |
 //	  | <- Reply    its current step                 |
@@ -138,6 +138,10 @@ type OutsideHeld struct {
 	// Killed: the launcher killed the command because of it. The kernel does not count that.
 	Killed bool `json:",omitempty"`
 }
+
+// TypeDiag is the type of a request whose body is a [Box] and whose reply has one descriptor: a socket
+// of sock_diag(7) in the box's network.
+const TypeDiag = 91
 
 // Connect asks for another connection to the agent of a box: the only descriptor of the
 // reply.

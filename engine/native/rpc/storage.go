@@ -1,6 +1,10 @@
 package rpc
 
-import "github.com/boxd/boxd/engine"
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
 
 // A launcher service that has a data directory also understands these requests:
 //
@@ -15,14 +19,20 @@ import "github.com/boxd/boxd/engine"
 //	  | <- Reply          fds: directory             |
 //	  | -- LimitDirectory directory, limits -----> |
 //	  | <- Reply                                     |
+//	  | -- CopyVolume     from, volume ----------> |
+//	  | <- Reply          whether it is complete     |
 //
-// Each of them can be carried out twice.
+// Each of them can be carried out twice. A copy may take long, so the launcher answers after at
+// most CopyPatience; the client repeats the request until the copy is complete. The launcher
+// gives a copy up when its client is gone or does not repeat the request, and when it is asked
+// to remove the volume.
 const (
 	TypeMakeVolume     = 81
 	TypeRemoveVolume   = 82
 	TypeVolumes        = 83
 	TypeOpenDirectory  = 84
 	TypeLimitDirectory = 85
+	TypeCopyVolume     = 91
 )
 
 // MakeVolume asks for a volume with these limits.
@@ -52,4 +62,20 @@ type OpenDirectory struct{ Directory engine.Directory }
 type LimitDirectory struct {
 	Directory     engine.Directory
 	Bytes, Inodes int64
+}
+
+// CopyPatience is how long the launcher lets a client wait for a copy.
+const CopyPatience = 5 * time.Second
+
+// CopyVolume asks for a volume with these limits and the content of the volume From; limits of
+// 0 are those of From.
+type CopyVolume struct {
+	From   string
+	Volume engine.Volume
+}
+
+// VolumeCopy answers CopyVolume.
+type VolumeCopy struct {
+	Complete    bool  `json:",omitempty"`
+	Done, Total int64 // bytes
 }

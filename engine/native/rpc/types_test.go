@@ -1,0 +1,30 @@
+package rpc
+
+// No two requests have the same number: then this would not compile.
+var _ = map[int]bool{
+	TypeAdopt:          true,
+	TypeConnect:        true,
+	TypeCopyVolume:     true,
+	TypeCreate:         true,
+	TypeEvent:          true,
+	TypeHello:          true,
+	TypeKeep:           true,
+	TypeKill:           true,
+	TypeLimitDirectory: true,
+	TypeList:           true,
+	TypeMakeVolume:     true,
+	TypeOpen:           true,
+	TypeOpenDirectory:  true,
+	TypeOutside:        true,
+	TypePTY:            true,
+	TypePing:           true,
+	TypeRemove:         true,
+	TypeRemoveVolume:   true,
+	TypeReply:          true,
+	TypeSlots:          true,
+	TypeStop:           true,
+	TypeUpdate:         true,
+	TypeUsage:          true,
+	TypeVolumes:        true,
+	TypeWhere:          true,
+}
