@@ -32,7 +32,7 @@ const (
 	TypeVolumes        = 83
 	TypeOpenDirectory  = 84
 	TypeLimitDirectory = 85
-	TypeCopyVolume     = 91
+	TypeCopyVolume     = 92
 )
 
 // MakeVolume asks for a volume with these limits.
