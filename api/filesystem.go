@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -195,6 +196,12 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if err != nil {
 		b.expect(time.Time{}) // whatever uses the content may take longer
+	}
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		err = fmt.Errorf("the client ended the body early: %w", context.Canceled)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = refuse(apitypes.CodeBodyTimeout, "", "the client sent nothing of the body for %s", stall)
 	}
 	return n, err
 }

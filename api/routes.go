@@ -207,6 +207,9 @@ func (rt *route) refusals() []string {
 	if rt.body != nil {
 		codes = append(codes, apitypes.CodeMalformed, apitypes.CodeWrongType, apitypes.CodeBodyTimeout, apitypes.CodeMediaType)
 	}
+	if rt.rawBody != "" {
+		codes = append(codes, apitypes.CodeBodyTimeout)
+	}
 	if strings.Contains(rt.path, "{id}") {
 		codes = append(codes, apitypes.CodeSessionNotFound)
 	}
