@@ -130,6 +130,9 @@ func (c *call) tenantUsage() error {
 			return &engine.FieldError{Field: bound.name, Value: spec.Quote(*bound.day), Rule: "must be a day in UTC such as 2006-01-02"}
 		}
 	}
+	if q.To != "" && q.To < q.From {
+		return &engine.FieldError{Field: "to", Value: spec.Quote(q.To), Rule: "must not be before from, " + spec.Quote(q.From)}
+	}
 	for _, part := range c.values["by"] {
 		switch part {
 		case "tenant": // always

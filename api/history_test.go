@@ -101,6 +101,9 @@ func TestUsage(t *testing.T) {
 	if list, err = c.TenantUsage(ctx, client.UsageOptions{To: "2000-01-01"}); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
+	if _, err := c.TenantUsage(ctx, client.UsageOptions{From: "2000-01-02", To: "2000-01-01"}); !isCode(err, apitypes.CodeInvalid) {
+		t.Errorf("days in the wrong order: %v", err)
+	}
 	_, metrics := f.raw("GET", "/metrics", scraperToken, "")
 	for _, line := range []string{`boxd_usage_execs_total{label_my_team="",label_user="ada",profile="default",tenant="default"} 2`,
 		`boxd_usage_execs_total{label_my_team="",label_user="eve",profile="default",tenant="default"} 1`,

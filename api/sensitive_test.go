@@ -58,6 +58,9 @@ func TestSensitive(t *testing.T) {
 	if err := c.ForgetSensitivePath(ctx, source); !client.IsCode(err, apitypes.CodeNotFound) {
 		t.Errorf("a path that is forgotten: %v", err)
 	}
+	if err := c.ForgetSensitivePath(ctx, ""); !client.IsCode(err, apitypes.CodeInvalid) {
+		t.Errorf("no path: %v", err)
+	}
 
 	v, err := c.CreateVolume(ctx, apitypes.VolumeRequest{Name: "data", Size: 8 << 20})
 	if err != nil || v.Sensitive != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -97,6 +98,9 @@ func (c *call) listSensitivePaths() error {
 }
 
 func (c *call) forgetSensitivePath() error {
+	if c.query("path") == "" {
+		return &engine.FieldError{Field: "path", Value: `""`, Rule: "must not be empty: name a path as the list has it"}
+	}
 	if err := c.s.opt.Sessions.ForgetSensitivePath(c.caller(), c.query("path")); err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // documented finds the keys in the tables of docs/config.md: rows that start with
@@ -42,6 +44,13 @@ func TestDocumented(t *testing.T) {
 	}
 	for key := range got {
 		t.Errorf("docs/config.md documents %q, which does not exist", key)
+	}
+}
+
+// TestLockedDocumented: docs/config.md names the settings that a profile can lock.
+func TestLockedDocumented(t *testing.T) {
+	if list := "`" + strings.Join(spec.Lockable(), "`, `") + "`"; !strings.Contains(readDoc(t), list) {
+		t.Errorf("docs/config.md does not list %s", list)
 	}
 }
 
