@@ -160,7 +160,7 @@ func (p Profile) languageOf(file string) (string, error) {
 	case file == "":
 		return "", &engine.FieldError{Field: "language", Value: `""`, Rule: p.languageList()}
 	}
-	return "", &engine.FieldError{Field: "language", Value: `""`, Rule: fmt.Sprintf("must be given, because no language has files like %s: %s", spec.Quote(file), p.languageList())}
+	return "", &engine.FieldError{Field: "language", Value: `""`, Rule: fmt.Sprintf("%s, because no language has files like %s", p.languageList(), spec.Quote(file))}
 }
 
 func (p Profile) languageList() string {

@@ -33,7 +33,7 @@ how much of command lines and output is kept (keep_argv, keep_output).`,
 		Args: exactly("[SESSION]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if o.Limit < 0 {
-				return &engine.FieldError{Field: "--limit", Value: fmt.Sprint(o.Limit), Rule: "must be 1 or more; 0: all"}
+				return &engine.FieldError{Field: "--limit", Value: fmt.Sprint(o.Limit), Rule: "must be 0, which means all, or more"}
 			}
 			if len(args) == 1 {
 				o.Session = args[0]

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"path"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -62,5 +63,9 @@ func (j *copier) move(ctx context.Context, from, to place, force bool) error {
 	if t.dir {
 		at = path.Join(at, path.Base(remote))
 	}
-	return j.failed(j.c.RenameFile(ctx, j.session, apitypes.RenameRequest{Path: remote, To: at, Replace: force}))
+	err = j.c.RenameFile(ctx, j.session, apitypes.RenameRequest{Path: remote, To: at, Replace: force})
+	if client.IsCode(err, apitypes.CodeFileExists) && !force {
+		return fmt.Errorf("session %s: %s exists: --force replaces a file", j.session, spec.Quote(at))
+	}
+	return j.failed(err)
 }

@@ -33,6 +33,19 @@ func TestMove(t *testing.T) {
 			t.Errorf("%s: status %d, %q, %s", args, status, v.stderr.String(), asked)
 		}
 	}
+	taken := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
+		switch {
+		case r.what == "GET /v1/sessions/s":
+			send(w, apitypes.Session{ID: "s", WorkspaceTarget: "/w"})
+		case strings.HasPrefix(r.what, "GET "):
+			send(w, apitypes.FileInfo{Name: "b", Type: "file"})
+		default:
+			refuse(w, 409, apitypes.CodeFileExists, "file exists")
+		}
+	})
+	if status, v := taken.call("mv", "s:a", "b"); status != 125 || v.stderr.String() != "boxd: session s: \"/w/b\" exists: --force replaces a file\n" {
+		t.Errorf("status %d, %q", status, v.stderr.String())
+	}
 	for args, want := range map[string]string{"a b": "must name a session", "s:a t:b": "must be in the session", "s:a": "DESTINATION is missing"} {
 		if status, v := d.call(append([]string{"mv"}, strings.Fields(args)...)...); status != 125 || !strings.Contains(v.stderr.String(), want) {
 			t.Errorf("%s: status %d, %q", args, status, v.stderr.String())

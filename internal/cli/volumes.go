@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -300,7 +299,7 @@ func parseVolume(s string) (v apitypes.SessionVolume, err error) {
 			}
 			v.Size = apitypes.Size(n)
 		default:
-			return refuse("has the option " + spec.Quote(cmp.Or(option, "")) + ": must be ro, rw or size=SIZE")
+			return refuse("has the option " + spec.Quote(option) + ": must be ro, rw or size=SIZE")
 		}
 	}
 	return v, nil
