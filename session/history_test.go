@@ -330,7 +330,7 @@ func TestMeter(t *testing.T) {
 	box.Memory.Store(1 << 30)
 	b.aged(keyA, 10*time.Second)
 	b.session(keyA).count(nil) // whether or not its life is counted meanwhile,
-	b.session(keyA).look()       // what it was before the first look is not known
+	b.session(keyA).look()     // what it was before the first look is not known
 	b.aged(keyA, 10*time.Second)
 	box.Memory.Store(3 << 30)
 	b.session(keyA).look()
