@@ -123,6 +123,11 @@ type Limiter struct {
 	holder  RateError // what its refusals have in common
 	rates   Rates
 	buckets [rateKinds]*rate.Limiter // nil: no limit
+
+	// taking is held from looking at a bucket until one is taken from it. Reservations that are
+	// taken back when there is too little would use up the rate: rate.Limiter does not restore
+	// all of one if another came in between.
+	taking sync.Mutex
 }
 
 // NewTokenLimiter returns the limiter of the token of that name; nil if r has no limit. r is valid.
@@ -161,14 +166,18 @@ func (l *Limiter) Rates() Rates {
 	return l.rates
 }
 
-// take counts one of k. It returns nil if k is not limited; the holder of a refused reservation
-// may begin after wait.
+// take counts one of k, unless it has to wait. It returns nil if k is not limited.
 func (l *Limiter) take(k RateKind, now time.Time) (r *rate.Reservation, wait time.Duration) {
 	if l == nil || l.buckets[k] == nil {
 		return nil, 0
 	}
-	r = l.buckets[k].ReserveN(now, 1)
-	return r, r.DelayFrom(now)
+	l.taking.Lock()
+	defer l.taking.Unlock()
+	b := l.buckets[k]
+	if missing := 1 - b.TokensAt(now); missing > 0 {
+		return nil, max(1, time.Duration(missing/float64(b.Limit())*float64(time.Second)))
+	}
+	return b.ReserveN(now, 1), 0
 }
 
 // refusal returns the error of l for the kind k, for the holder of that name.
@@ -257,13 +266,10 @@ func (t *Throttle) Admit(tenant string, token *Limiter, k RateKind) error {
 	now := time.Now()
 	mine, wait := token.take(k, now)
 	if wait > 0 {
-		mine.CancelAt(now)
 		return token.refusal(k, token.holder.Holder, wait)
 	}
 	l := t.limiter(tenant, now)
-	theirs, wait := l.take(k, now)
-	if wait > 0 {
-		theirs.CancelAt(now)
+	if _, wait := l.take(k, now); wait > 0 {
 		if mine != nil {
 			mine.CancelAt(now)
 		}

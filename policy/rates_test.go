@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -139,5 +140,29 @@ func BenchmarkAdmitUnlimited(b *testing.B) {
 		if err := th.Admit("a", nil, ExecRate); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// What is refused costs nothing, also if much is refused at once: or else a client that retries in
+// parallel would wait ever longer.
+func TestRefusedAtOnce(t *testing.T) {
+	l := newTenantLimiter("t", Rates{Execs: 0.001, ExecsBurst: 1})
+	throttle := &Throttle{named: map[string]*Limiter{"t": l}}
+	if err := throttle.Admit("t", nil, ExecRate); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50000 {
+				if throttle.Admit("t", nil, ExecRate) == nil {
+					t.Error("one too many")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err, ok := errors.AsType[*RateError](throttle.Admit("t", nil, ExecRate)); !ok || err.RetryAfter > 1001*time.Second {
+		t.Errorf("%v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
@@ -328,8 +329,8 @@ func TestMeter(t *testing.T) {
 	box := b.boxOf(keyA)
 	box.Memory.Store(1 << 30)
 	b.aged(keyA, 10*time.Second)
-	b.session(keyA).count(false) // whether or not its life is counted meanwhile,
-	b.session(keyA).look()       // what it was before the first look is not known
+	b.session(keyA).count(nil) // whether or not its life is counted meanwhile,
+	b.session(keyA).look()     // what it was before the first look is not known
 	b.aged(keyA, 10*time.Second)
 	box.Memory.Store(3 << 30)
 	b.session(keyA).look()
@@ -402,12 +403,44 @@ func TestUnsampledMemory(t *testing.T) {
 	if got := s.unsampled(started, &r); got != 0 {
 		t.Errorf("seen: %d", got)
 	}
-	s.count(true)
+	s.count(s.meter.box)
 	if got := s.unsampled(started, &r); got != 0 {
 		t.Errorf("seen, and its box has ended: %d", got)
 	}
 	if got := s.unsampled(time.Now(), &r); got == 0 {
 		t.Error("not seen, and its box has ended")
+	}
+}
+
+// Whoever reports the loss of a box late does not end the measurement of the next one.
+func TestMeterOfNextBox(t *testing.T) {
+	b := newBench(t)
+	lost, reported := make(chan struct{}), make(chan struct{})
+	b.audit.told = func(e audit.Entry) {
+		if e.Action == "box-lost" {
+			close(lost)
+			<-reported
+		}
+	}
+	b.start()
+	b.ensure(keyA, policy.Request{})
+	first := b.get(keyA).Box
+	b.host.Box(first).Die()
+	await(t, lost, "the loss")
+	b.exec(keyA, "true")
+	s := b.session(keyA)
+	measured := func() engine.LiveBox {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.meter.box
+	}
+	if next := measured(); next == nil || next.ID() == first {
+		t.Fatalf("%v is measured", next)
+	}
+	close(reported)
+	must(t, b.Close(ctx, false)) // waits for the report
+	if measured() == nil {
+		t.Error("the box is not measured any more")
 	}
 }
 

@@ -86,14 +86,15 @@ func (s *session) look() bool {
 	return false
 }
 
-// count adds the life of the box up to now to the usage. With ended, the box has ended or is about to,
-// and is not measured any more: its end does not wait for a look. If the history cannot be written, the
-// next call counts it; a life that has ended is lost then.
-func (s *session) count(ended bool) {
+// count adds the life of the box up to now to the usage. ended, if not nil, is a box that has ended or is
+// about to, and is not measured any more: its end does not wait for a look, and the next box may be
+// there already. If the history cannot be written, the next call counts it; a life that has ended
+// is lost then.
+func (s *session) count(ended engine.LiveBox) {
 	s.metering.Lock()
 	defer s.metering.Unlock()
 	s.mu.Lock()
-	if s.meter.box == nil {
+	if s.meter.box == nil || ended != nil && s.meter.box != ended {
 		s.mu.Unlock()
 		return
 	}
@@ -102,7 +103,7 @@ func (s *session) count(ended bool) {
 		s.meter.advance(now, s.meter.level)
 	}
 	m, resolved := s.meter, s.record.Resolved
-	if ended {
+	if ended != nil {
 		s.meter = meter{looked: m.looked} // which the ends of its processes ask for
 	}
 	s.mu.Unlock()
@@ -111,7 +112,7 @@ func (s *session) count(ended bool) {
 	e.Box, e.Period, e.Memory = m.box.ID(), true, m.memory
 	e.EndedAt = time.Now().Add(-time.Since(m.since.Add(lived))).Round(0)
 	e.StartedAt = e.EndedAt.Add(-lived)
-	if err := s.m.history.Append(e); err != nil || ended { // it reports its error
+	if err := s.m.history.Append(e); err != nil || ended != nil { // it reports its error
 		return
 	}
 	s.mu.Lock()
@@ -171,7 +172,7 @@ func (m *Manager) measureBoxes(all bool) {
 			answers = s.look()
 		}
 		if all {
-			s.count(false)
+			s.count(nil)
 		}
 	}
 }
@@ -179,7 +180,7 @@ func (m *Manager) measureBoxes(all bool) {
 // countBoxes counts the lives of all boxes up to now.
 func (m *Manager) countBoxes() {
 	for _, s := range m.all("") {
-		s.count(false)
+		s.count(nil)
 	}
 }
 

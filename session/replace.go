@@ -123,12 +123,12 @@ func (s *session) clearBox(ctx context.Context) error {
 		}
 		close(s.settled)
 	}
-	s.count(true)
 	s.mu.Lock()
 	box, id, list := s.box, s.record.Box, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest
 	s.mu.Unlock()
 	if box != nil {
+		s.count(box)
 		endProcesses(ctx, list)
 	}
 	var err error

@@ -199,7 +199,8 @@ var errSuperseded = errors.New("it is not to be restarted any more")
 // startAgain starts a process again that has ended.
 func (p *Process) startAgain(ctx context.Context) error {
 	s := p.s
-	if err := s.m.checkBudget(s.key.Tenant); err != nil { // startProcess would audit each attempt until midnight
+	// startProcess, which checks the same, would audit each refusal, every minute.
+	if err := cmp.Or(s.m.checkBudget(s.key.Tenant), s.checkWorkspace(ctx)); err != nil {
 		return err
 	}
 	found, _, err := s.m.lookup(s.key, false)

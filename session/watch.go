@@ -61,7 +61,7 @@ func (s *session) markLost(box engine.LiveBox) {
 	s.m.events.publish(lost)
 	s.mu.Unlock()
 	s.reportLost(lost)
-	s.count(true)
+	s.count(box)
 	if err := write.wait(); err != nil { // a successor notices the loss as well
 		s.m.report(s.key, "", err.Error())
 	}
