@@ -131,7 +131,7 @@ func (c *call) recordOf(e *history.Entry, output bool) apitypes.ExecRecord {
 // usageParts are the values of the parameter by.
 var usageParts = []string{"tenant", "profile", "user", "session", "day"}
 
-// tenantUsage answers with what was used, by whatever the request tells apart.
+// tenantUsage answers with the usage, split by the parts that the request names.
 func (c *call) tenantUsage() error {
 	q := history.UsageQuery{Tenant: c.listTenant()}
 	for _, bound := range []struct {
