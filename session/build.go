@@ -194,7 +194,8 @@ func causeOf(ctx context.Context, err error) error {
 func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 
 // labelsLocked returns the labels by which the session is found through its box if the
-// database is lost. They do not follow later changes of TTLs.
+// database is lost. The engine cannot change them, so they do not follow later changes of TTLs,
+// retain, name and labels; docs/operations.md says so.
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
 	r.State, r.Fresh, r.Resolved.Mounts = Running, false, nil // the box itself has its spec

@@ -94,7 +94,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	res, err := p.Wait()
 	res = diskQuotaResult(res, context.Cause(ctx))
-	if err == nil {
+	if err == nil || res.Verdict != "" { // also of a command whose caller failed
 		m.rememberExec(c, u, run, started, res) // before anybody learns of the result
 	}
 	if e.Ended != nil && err == nil {

@@ -95,6 +95,23 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// A command whose caller fails has run all the same: hanging up is no way around a budget.
+func TestHistoryOfFailedCaller(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 1}}}
+	b.start()
+	b.ensure(keyA, policy.Request{})
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"unmeasured"}}); err == nil {
+		t.Error("no error")
+	}
+	if got := b.ranText("a"); got != "unmeasured: exited" {
+		t.Errorf("%q", got)
+	}
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrQuota) {
+		t.Errorf("it does not count: %v", err)
+	}
+}
+
 func TestHistoryKeeps(t *testing.T) {
 	b := newBench(t)
 	full, program, none, size := policy.KeepFull, policy.KeepProgram, policy.KeepNone, spec.Size(10)

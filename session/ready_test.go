@@ -585,6 +585,49 @@ func TestRestartThatFails(t *testing.T) {
 	})
 }
 
+// An attempt that is refused for what others have used says nothing about the process: it does not count, and
+// the process waits for as long as it takes.
+func TestRestartThatIsRefused(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.Close(ctx, false)
+		b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 1}}}
+		b.start()
+		b.supervise(ProcessSettings{Restart: "on-failure:1"}, "serve")
+		b.truth().Exit(1)
+		time.Sleep(time.Hour)
+		if b.wantState(ProcessRestarting); b.now().Restarts != 0 || !strings.Contains(b.now().Failure, "execs_per_day") {
+			t.Errorf("%+v", b.now())
+		}
+		if b.audit.has("start", "deny") {
+			t.Error("each attempt is in the audit log")
+		}
+		b.restart()
+		time.Sleep(time.Until(time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, 1)) + 2*lastBackOff)
+		if b.wantState(ProcessRunning); b.now().Restarts != 1 {
+			t.Errorf("%+v", b.now())
+		}
+		b.truth().Exit(1)
+		if b.wantState(ProcessExited); !strings.Contains(b.now().Failure, "given up after 1 of 1 restarts") {
+			t.Errorf("%+v", b.now())
+		}
+	})
+	bubble(t, func(b *bench) { // the launcher is away
+		b.supervise(ProcessSettings{Restart: "on-failure:1"}, "serve")
+		b.truth().Exit(1)
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
+			if op == "launch" {
+				return engine.ErrNoLauncher
+			}
+			return nil
+		})
+		time.Sleep(time.Hour)
+		b.wantState(ProcessRestarting)
+		b.host.SetHook(nil)
+		time.Sleep(2 * lastBackOff)
+		b.wantState(ProcessRunning)
+	})
+}
+
 // The session of a process that waits for its restart does not expire.
 func TestWaitingKeepsTheSession(t *testing.T) {
 	bubble(t, func(b *bench) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -198,6 +199,9 @@ var errSuperseded = errors.New("it is not to be restarted any more")
 // startAgain starts a process again that has ended.
 func (p *Process) startAgain(ctx context.Context) error {
 	s := p.s
+	if err := s.m.checkBudget(s.key.Tenant); err != nil { // startProcess would audit each attempt until midnight
+		return err
+	}
 	found, _, err := s.m.lookup(s.key, false)
 	if err != nil {
 		return err
@@ -221,7 +225,14 @@ func (p *Process) startAgain(ctx context.Context) error {
 	return err
 }
 
-// restartFailed counts an attempt that failed, and plans the next one.
+// saysNothing reports whether err, which a start returned, is about the tenant or the host and not about the
+// process.
+func saysNothing(err error) bool {
+	return errors.Is(err, policy.ErrQuota) || errors.Is(err, engine.ErrNoLauncher) || diskroom.IsFull(err) || isShortage(err)
+}
+
+// restartFailed counts an attempt that failed, unless the failure says nothing about the process, and
+// plans the next one.
 func (p *Process) restartFailed(err error) {
 	s := p.s
 	s.mu.Lock()
@@ -229,15 +240,19 @@ func (p *Process) restartFailed(err error) {
 		s.mu.Unlock()
 		return
 	}
-	p.record.Restarts++
+	pause := lastBackOff
 	most, _ := spec.ParseRestart(p.record.Restart)
 	p.record.Failure = cut("starting it again: " + err.Error())
+	if !saysNothing(err) {
+		p.record.Restarts++
+		pause = backOff(p.record.Restarts)
+	}
 	if p.record.Restarts >= most {
 		s.mu.Unlock()
 		p.abandonRestart(fmt.Sprintf("; given up after %d of %d restarts", most, most))
 		return
 	}
-	p.record.RestartAt = time.Now().Add(backOff(p.record.Restarts)).Round(0)
+	p.record.RestartAt = time.Now().Add(pause).Round(0)
 	write := s.m.store.enqueue(p.record.put())
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {

@@ -90,6 +90,7 @@ func TestHostileStorageRequests(t *testing.T) {
 		for typ, body := range map[byte]string{
 			rpc.TypeMakeVolume:     `{"Volume":{"name":"` + name + `","bytes":2097152}}`,
 			rpc.TypeRemoveVolume:   `{"Name":"` + name + `"}`,
+			rpc.TypeCopyVolume:     `{"From":"v","Volume":{"name":"` + name + `"}}`,
 			rpc.TypeOpenDirectory:  `{"Directory":{"Volume":"` + name + `","Path":"/","Make":true}}`,
 			rpc.TypeCreate:         `{"Spec":{"id":"b","mounts":[{"source":"/","target":"/x","volume":"` + name + `"}]}}`,
 			rpc.TypeLimitDirectory: `{"Directory":{"Volume":"` + name + `","Path":"/"},"Bytes":1}`,
@@ -108,6 +109,10 @@ func TestHostileStorageRequests(t *testing.T) {
 		{rpc.TypeMakeVolume, `{"Volume":{"name":"w","bytes":2097152,"inodes":-1}}`},
 		{rpc.TypeMakeVolume, `{"Volume":{"name":"w","bytes":2097152,"inodes":9223372036854775807}}`},
 		{rpc.TypeMakeVolume, `{}`},
+		{rpc.TypeCopyVolume, `{"From":"../v","Volume":{"name":"w"}}`},
+		{rpc.TypeCopyVolume, `{"From":"v","Volume":{"name":"v"}}`},
+		{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"w"}}`},
+		{rpc.TypeCopyVolume, `{"From":"v","Volume":{"name":"w","bytes":1048576}}`},
 		{rpc.TypeOpenDirectory, `{"Directory":{"Path":"/tmp"}}`},
 		{rpc.TypeOpenDirectory, `{"Directory":{"Path":"tmp","Within":"/"}}`},
 		{rpc.TypeOpenDirectory, `{"Directory":{"Path":"/tmp","Within":"tmp"}}`},
@@ -131,7 +136,7 @@ func TestHostileStorageRequests(t *testing.T) {
 			t.Errorf("request %d %.100s: %v", c.typ, c.body, err)
 		}
 	}
-	for _, typ := range []byte{rpc.TypeMakeVolume, rpc.TypeRemoveVolume, rpc.TypeVolumes, rpc.TypeOpenDirectory, rpc.TypeLimitDirectory} {
+	for _, typ := range []byte{rpc.TypeMakeVolume, rpc.TypeRemoveVolume, rpc.TypeVolumes, rpc.TypeOpenDirectory, rpc.TypeLimitDirectory, rpc.TypeCopyVolume} {
 		for _, body := range []string{``, `null x`, `[]`, `{"Name":1,"Volume":1,"After":1,"Directory":1}`, `{"Volume":[`, "\xff"} {
 			if err := ask(typ, body); err == nil {
 				t.Errorf("request %d %q: no error", typ, body)

@@ -25,8 +25,9 @@ var (
 	totalBucket   = []byte("totals")    // tenant, profile and, if there are any, labels as JSON: Counters since ever
 	rowBucket     = []byte("rows")      // tenant: number of its keys in usageBucket
 	meterBucket   = []byte("meters")    // tenant, session: Meter of its box; missing in databases of older builds
+	endedBucket   = []byte("ended")     // tenant, number: endedProcess; missing in databases of older builds
 
-	buckets = [][]byte{metaBucket, entryBucket, orderBucket, sizeBucket, processBucket, usageBucket, totalBucket, rowBucket, meterBucket}
+	buckets = [][]byte{metaBucket, entryBucket, orderBucket, sizeBucket, processBucket, usageBucket, totalBucket, rowBucket, meterBucket, endedBucket}
 
 	versionKey = []byte("version")
 	appliedKey = []byte("applied") // the last sequence number that is stored
@@ -46,6 +47,16 @@ type amount struct {
 	Count int64 `json:"count"`
 	Bytes int64 `json:"bytes"`
 }
+
+// endedProcess is a process whose entry was displaced. It is known for a while: whoever appended the entry may die
+// before its own database says that the process has ended, and then a successor appends it again.
+type endedProcess struct {
+	Ended   int64  `json:"t"` // nanoseconds since 1970
+	Process []byte `json:"p"` // its key in processBucket
+}
+
+// maxEnded bounds those of one tenant.
+const maxEnded = 4096
 
 func join(parts ...string) []byte {
 	var k []byte
@@ -81,8 +92,9 @@ type item struct {
 
 // store stores items, in one transaction with the number up to which entries are stored.
 func (s *Store) store(items []item) error {
-	return s.update(func(tx *bbolt.Tx) error {
-		b := newBatch(s, tx)
+	var b *batch
+	err := s.update(func(tx *bbolt.Tx) error {
+		b = newBatch(s, tx)
 		applied := appliedIn(tx)
 		items := slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.entry.Seq <= applied })
 		of := map[string]int{} // entries of each session that follow
@@ -106,6 +118,10 @@ func (s *Store) store(items []item) error {
 		}
 		return tx.Bucket(metaBucket).Put(appliedKey, binary.BigEndian.AppendUint64(nil, applied))
 	})
+	if err == nil && b.damage != nil {
+		s.o.Report(fmt.Errorf("history: %w: usage that cannot be read begins at 0", b.damage))
+	}
+	return err
 }
 
 func appliedIn(tx *bbolt.Tx) uint64 {
@@ -122,10 +138,12 @@ type batch struct {
 	sessions map[[2]string]*amount // by tenant and session; of a tenant with an empty session
 	usage    map[string]*Counters  // by key
 	totals   map[string]*Counters
+	ended    map[string]bool // tenants with more in endedBucket
+	damage   error           // the first sum that cannot be read
 }
 
 func newBatch(s *Store, tx *bbolt.Tx) *batch {
-	return &batch{s: s, tx: tx, sessions: map[[2]string]*amount{}, usage: map[string]*Counters{}, totals: map[string]*Counters{}}
+	return &batch{s: s, tx: tx, sessions: map[[2]string]*amount{}, usage: map[string]*Counters{}, totals: map[string]*Counters{}, ended: map[string]bool{}}
 }
 
 // put adds an entry and counts it. Without keep, later entries of its session will displace it, so that it
@@ -158,13 +176,11 @@ func (b *batch) put(it item, keep bool) error {
 	}
 	value := append(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(it.body)), it.body...)
 	p := place{Session: e.Session, Ended: e.EndedAt.UnixNano(), Verdict: string(e.Result.Verdict), Size: int64(len(value)), Process: process}
+	b.resize(e.Tenant, e.Session, 1, p.Size) // first: it may have to count what is there
 	if err := b.tx.Bucket(entryBucket).Put(numbered(prefix(e.Tenant, e.Session), e.Seq), value); err != nil {
 		return err
 	}
-	if err := putJSON(b.tx.Bucket(orderBucket), numbered(prefix(e.Tenant), e.Seq), p); err != nil {
-		return err
-	}
-	return b.resize(e.Tenant, e.Session, 1, p.Size)
+	return putJSON(b.tx.Bucket(orderBucket), numbered(prefix(e.Tenant), e.Seq), p)
 }
 
 // meter notes up to when the life of a box is counted, in the transaction that counts it.
@@ -180,16 +196,32 @@ func (b *batch) meter(e *Entry) error {
 }
 
 // amount returns what there is of a session, or of a tenant if session is empty.
-func (b *batch) amount(tenant, session string) (*amount, error) {
+func (b *batch) amount(tenant, session string) *amount {
 	k := [2]string{tenant, session}
 	if b.sessions[k] == nil {
 		a := &amount{}
 		if err := getJSON(b.tx.Bucket(sizeBucket), amountKey(k), a); err != nil {
-			return nil, err
+			b.damaged(err)
+			*a = b.measure(k)
 		}
 		b.sessions[k] = a
 	}
-	return b.sessions[k], nil
+	return b.sessions[k]
+}
+
+// measure returns amount from the entries themselves.
+func (b *batch) measure(k [2]string) (a amount) {
+	start, c := append(amountKey(k), 0), b.tx.Bucket(entryBucket).Cursor()
+	for key, value := c.Seek(start); bytes.HasPrefix(key, start); key, value = c.Next() {
+		a.Count, a.Bytes = a.Count+1, a.Bytes+int64(len(value))
+	}
+	return a
+}
+
+func (b *batch) damaged(err error) {
+	if b.damage == nil {
+		b.damage = err
+	}
 }
 
 func amountKey(k [2]string) []byte {
@@ -200,15 +232,11 @@ func amountKey(k [2]string) []byte {
 }
 
 // resize counts entries that a session has got, or lost.
-func (b *batch) resize(tenant, session string, count, bytes int64) error {
+func (b *batch) resize(tenant, session string, count, bytes int64) {
 	for _, session := range slices.Compact([]string{session, ""}) {
-		a, err := b.amount(tenant, session)
-		if err != nil {
-			return err
-		}
+		a := b.amount(tenant, session)
 		a.Count, a.Bytes = a.Count+count, a.Bytes+bytes
 	}
-	return nil
 }
 
 // finish forgets what is over a bound, and writes the sums.
@@ -237,6 +265,11 @@ func (b *batch) finish() error {
 			err = putJSON(b.tx.Bucket(sizeBucket), amountKey(k), a)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	for tenant := range b.ended {
+		if err := forgetEnded(b.tx, tenant, time.Unix(0, 0)); err != nil {
 			return err
 		}
 	}
@@ -277,18 +310,51 @@ func (b *batch) remove(tenant, session string, seq uint64) error {
 			p.Size = int64(len(b.tx.Bucket(entryBucket).Get(numbered(prefix(tenant, session), seq))))
 		}
 	}
+	b.resize(tenant, p.Session, -1, -p.Size) // first, as in put
 	if err := b.tx.Bucket(orderBucket).Delete(numbered(prefix(tenant), seq)); err != nil {
 		return err
 	}
 	if err := b.tx.Bucket(entryBucket).Delete(numbered(prefix(tenant, p.Session), seq)); err != nil {
 		return err
 	}
-	if p.Process != nil {
-		if err := b.tx.Bucket(processBucket).Delete(p.Process); err != nil {
+	if p.Process == nil {
+		return nil
+	}
+	bucket, err := b.tx.CreateBucketIfNotExists(endedBucket)
+	if err != nil {
+		return err
+	}
+	b.ended[tenant] = true
+	return putJSON(bucket, numbered(prefix(tenant), seq), endedProcess{p.Ended, p.Process})
+}
+
+// forgetEnded forgets the displaced processes of a tenant that ended before a moment, and the oldest ones
+// beyond maxEnded.
+func forgetEnded(tx *bbolt.Tx, tenant string, before time.Time) error {
+	b := tx.Bucket(endedBucket)
+	if b == nil {
+		return nil
+	}
+	var keys [][]byte // a cursor does not survive deletions
+	start, c := prefix(tenant), b.Cursor()
+	for k, _ := c.Seek(start); bytes.HasPrefix(k, start); k, _ = c.Next() {
+		keys = append(keys, bytes.Clone(k))
+	}
+	for i, k := range keys {
+		var e endedProcess
+		if err := getJSON(b, k, &e); err == nil && i >= len(keys)-maxEnded && e.Ended >= before.UnixNano() {
+			break // the others ended later
+		}
+		if e.Process != nil {
+			if err := tx.Bucket(processBucket).Delete(e.Process); err != nil {
+				return err
+			}
+		}
+		if err := b.Delete(k); err != nil {
 			return err
 		}
 	}
-	return b.resize(tenant, p.Session, -1, -p.Size)
+	return nil
 }
 
 // forgetOld forgets the entries that ended before a moment, at most some at a time, and days
@@ -299,7 +365,7 @@ func (s *Store) forgetOld(entries, usage time.Time) (more bool, err error) {
 		b := newBatch(s, tx)
 		old := map[string][]uint64{}
 		n := 0
-		for _, tenant := range tenants(tx) {
+		for _, tenant := range tenants(tx, orderBucket) {
 			start := prefix(tenant)
 			c := tx.Bucket(orderBucket).Cursor()
 			for k, v := c.Seek(start); bytes.HasPrefix(k, start) && n < most; k, v = c.Next() {
@@ -323,6 +389,11 @@ func (s *Store) forgetOld(entries, usage time.Time) (more bool, err error) {
 		if err := b.finish(); err != nil {
 			return err
 		}
+		for _, tenant := range tenants(tx, endedBucket) {
+			if err := forgetEnded(tx, tenant, entries); err != nil {
+				return err
+			}
+		}
 		if err := forgetMeters(tx, entries); err != nil {
 			return err
 		}
@@ -331,9 +402,13 @@ func (s *Store) forgetOld(entries, usage time.Time) (more bool, err error) {
 	return more, err
 }
 
-// tenants returns the tenants that have entries.
-func tenants(tx *bbolt.Tx) (list []string) {
-	c := tx.Bucket(orderBucket).Cursor()
+// tenants returns the tenants that have keys in a bucket, which may be missing.
+func tenants(tx *bbolt.Tx, bucket []byte) (list []string) {
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return nil
+	}
+	c := b.Cursor()
 	for k, _ := c.First(); k != nil; {
 		name, _, _ := bytes.Cut(k, []byte{0})
 		list = append(list, string(name))

@@ -279,6 +279,100 @@ func TestProcess(t *testing.T) {
 	}
 }
 
+// TestProcessForgotten: the end of a process is known after its entry was displaced, until the daemon that
+// recorded it has told its own database. What is known is bounded, and forgotten like old entries.
+func TestProcessForgotten(t *testing.T) {
+	b := open(t, Options{SessionEntries: 1})
+	end := func(n int) Entry {
+		e := entry("t", "a", n)
+		e.Process, e.Key, e.Box = "web", fmt.Sprintf("%d-web", n), "s-1"
+		e.StartedAt, e.EndedAt = time.Now().Add(-time.Second), time.Now()
+		return e
+	}
+	count := func() (n int64) {
+		u, err := b.Usage(UsageQuery{Tenant: "t"})
+		must(t, err)
+		for _, u := range u {
+			n += u.Processes
+		}
+		return n
+	}
+	known := func() (n int) {
+		must(t, b.view(func(tx *bbolt.Tx) error {
+			n = tx.Bucket(processBucket).Stats().KeyN
+			return nil
+		}))
+		return n
+	}
+	first := end(1)
+	b.append(first)
+	b.append(entry("t", "a", 2)) // displaces it
+	must(t, b.flush())
+	b.append(first)
+	b.kill()
+	b.reopen()
+	b.append(first)
+	if got := count(); got != 1 {
+		t.Errorf("the end is counted %d times", got)
+	}
+	for n := range maxEnded + 10 {
+		b.append(end(100 + n))
+	}
+	must(t, b.flush())
+	if got := known(); got > maxEnded+1 { // one has an entry
+		t.Errorf("%d ends are known", got)
+	}
+	b.append(entry("t", "a", 3))
+	must(t, b.flush())
+	_, err := b.forgetOld(time.Now().Add(time.Minute), time.Now().Add(-DefaultKeepUsage))
+	must(t, err)
+	if got := known(); got != 0 {
+		t.Errorf("%d ends are known after they were forgotten", got)
+	}
+}
+
+// TestDamagedSums: a sum that cannot be read does not keep entries from being stored. Usage begins anew, and
+// the size of what a session has is counted again.
+func TestDamagedSums(t *testing.T) {
+	b := open(t, Options{SessionEntries: 3})
+	for n := range 3 {
+		b.append(entry("t", "a", n))
+	}
+	must(t, b.flush())
+	day := start.UTC().Format(time.DateOnly)
+	must(t, b.update(func(tx *bbolt.Tx) error {
+		for _, at := range []struct{ bucket, key []byte }{
+			{sizeBucket, join("t", "a")}, {sizeBucket, []byte("t")}, {usageBucket, join("t", day, "p", "a", "u-a")}, {totalBucket, join("t", "p")},
+		} {
+			must(t, tx.Bucket(at.bucket).Put(at.key, []byte("{x")))
+		}
+		return nil
+	}))
+	for n := 3; n < 5; n++ {
+		b.append(entry("t", "a", n))
+		must(t, b.flush())
+	}
+	if got := b.numbers(Query{Tenant: "t"}); got != "4 3 2" {
+		t.Errorf("%q", got)
+	}
+	if u, err := b.Usage(UsageQuery{}); err != nil || len(u) != 1 || u[0].Execs != 2 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	must(t, b.view(func(tx *bbolt.Tx) error {
+		var session, tenant amount
+		must(t, getJSON(tx.Bucket(sizeBucket), join("t", "a"), &session))
+		must(t, getJSON(tx.Bucket(sizeBucket), []byte("t"), &tenant))
+		if session.Count != 3 || session != tenant {
+			t.Errorf("sizes %+v, %+v", session, tenant)
+		}
+		return nil
+	}))
+	must(t, b.Close())
+	if len(b.reported) != 1 || !strings.Contains(b.reported[0].Error(), "begins at 0") {
+		t.Errorf("reported %q", b.reported)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	b := open(t, Options{UsageRows: 4})
 	day := func(n int) time.Time { return time.Date(2026, 1, n, 12, 0, 0, 0, time.FixedZone("", -14*3600)) } // the next day in UTC

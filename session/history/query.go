@@ -52,7 +52,7 @@ func (s *Store) List(q Query) (list []Entry, next uint64, err error) {
 		}
 		names := []string{q.Tenant}
 		if q.Tenant == "" {
-			names = tenants(tx)
+			names = tenants(tx, orderBucket)
 		}
 		for _, tenant := range names {
 			found = append(found, q.stored(tx, tenant, &damage)...)

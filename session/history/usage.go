@@ -76,9 +76,7 @@ const Others = "*"
 // need another row are not told apart any more, and once it has as many again, users are not either.
 func (b *batch) count(e *Entry, total totalKey) error {
 	c := countersOf(e)
-	if err := addTo(b.totals, b.tx.Bucket(totalBucket), total.bytes(), c); err != nil {
-		return err
-	}
+	b.addTo(b.totals, b.tx.Bucket(totalBucket), total.bytes(), c)
 	usage, day := b.tx.Bucket(usageBucket), e.EndedAt.UTC().Format(time.DateOnly)
 	known := func(key []byte) bool { return b.usage[string(key)] != nil || usage.Get(key) != nil }
 	key := join(e.Tenant, day, e.Profile, e.Session, e.User)
@@ -96,21 +94,23 @@ func (b *batch) count(e *Entry, total totalKey) error {
 			}
 		}
 	}
-	return addTo(b.usage, usage, key, c)
+	b.addTo(b.usage, usage, key, c)
+	return nil
 }
 
-// addTo adds c to the sum of key, which is in sums or else in bucket.
-func addTo(sums map[string]*Counters, bucket *bbolt.Bucket, key []byte, c Counters) error {
+// addTo adds c to the sum of key, which is in sums or else in bucket. A damaged sum begins at 0, or else
+// nothing could be stored any more.
+func (b *batch) addTo(sums map[string]*Counters, bucket *bbolt.Bucket, key []byte, c Counters) {
 	sum := sums[string(key)]
 	if sum == nil {
 		sum = &Counters{}
 		if err := getJSON(bucket, key, sum); err != nil {
-			return err
+			b.damaged(err)
+			*sum = Counters{}
 		}
 		sums[string(key)] = sum
 	}
 	sum.Add(c)
-	return nil
 }
 
 func (b *batch) writeCounters() error {

@@ -250,7 +250,11 @@ func (w *world) ratchet(name string) {
 			var has *apitypes.ExecResult
 			var s apitypes.Session
 			w.again(func() error {
-				r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Shell: "grep -q ' /secret ' /proc/self/mountinfo"})
+				mark := w.books.ask(id)
+				r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Argv: []string{"sh", "-c", "grep -q ' /secret ' /proc/self/mountinfo", mark}})
+				if err == nil {
+					w.books.told(mark, r)
+				}
 				has = r
 				return err
 			})

@@ -234,6 +234,10 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	add("session-history", "", "GET", session+"/execs", "")
 	add("history", "", "GET", "/v1/execs?since=1h&verdict=exited", "")
 	add("tenant-usage", "", "GET", "/v1/usage?by=session", "")
+	add("list-sensitive-paths", "", "GET", "/v1/sensitive-paths", "")
+	for _, query := range []string{"", "?path=", "?path=none", "?path=/none", "?path=volume:x/none", "?path=%00"} {
+		add("forget-sensitive-path", query, "DELETE", "/v1/sensitive-paths"+query, "")
+	}
 	add("list-volumes", "", "GET", "/v1/volumes", "")
 	for _, fields := range []string{`"name":"../x"`, `"name":""`, `"name":"v-` + id + `","size":"1"`, `"name":"v-` + id + `","size":"9E"`} {
 		if !s.wrong {

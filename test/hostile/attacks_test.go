@@ -188,7 +188,7 @@ func (a *attacker) boxes() {
 			rpc.TypeRemove: `{"ID":%s}`, rpc.TypeUpdate: `{"ID":%s,"Change":{"Limits":{"memory":8388608}}}`, rpc.TypeSlots: `{"ID":%s,"Count":1}`,
 			rpc.TypeKill: `{"ID":%s,"Slot":"1","Signal":9}`, rpc.TypePTY: `{"ID":%s,"User":{"UID":0,"GID":0}}`, rpc.TypeConnect: `{"ID":%s}`,
 			rpc.TypeAdopt: `{"ID":%s}`, rpc.TypeUsage: `{"ID":%s}`, rpc.TypeKeep: `{"ID":%s,"Slot":"1","Key":"k"}`, rpc.TypeOpen: `{"ID":%s,"Slots":["1"]}`,
-			rpc.TypeOutside: `{"ID":%s,"Slot":"1","Age":9223372036854775807}`,
+			rpc.TypeOutside: `{"ID":%s,"Slot":"1","Age":9223372036854775807}`, rpc.TypeDiag: `{"ID":%s}`,
 		} {
 			if said := a.ask(typ, fmt.Sprintf(body, id)); said == "" && typ != rpc.TypeRemove {
 				a.wrong("request %d about box %.40s was granted", typ, id)
@@ -208,6 +208,7 @@ func (a *attacker) boxes() {
 			{rpc.TypeUpdate, `{%[2]s,"Change":{"Limits":{"memory":%[1]s}}}`}, {rpc.TypeUpdate, `{%[2]s,"Change":{"Limits":{"pids":%[1]s}}}`}, {rpc.TypeUpdate, `{%[2]s,"Change":{"Limits":{"cpus":%[1]s}}}`},
 			{rpc.TypeUpdate, `{%[2]s,"Change":{"Limits":{"open_files":%[1]s,"file_size":%[1]s}}}`},
 			{rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":%[1]s}}`}, {rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":1048576,"inodes":%[1]s}}`}, {rpc.TypeVolumes, `{"After":%[1]s}`},
+			{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":%[1]s,"inodes":%[1]s}}`}, {rpc.TypeCopyVolume, `{"From":%[1]s,"Volume":{"name":"n"}}`}, {rpc.TypeDiag, `{"ID":%[1]s}`},
 			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`},
 			{rpc.TypeOutside, `{%[2]s,"Slot":"1","Age":%[1]s}`}, {rpc.TypeWhere, `{"Request":%[1]s}`}, {rpc.TypeWhere, `{"Request":1,"ID":%[1]s}`},
 		} {
@@ -273,7 +274,7 @@ func (a *attacker) storage() {
 		n := quoted(name)
 		for typ, body := range map[byte]string{
 			rpc.TypeOpenDirectory: `{"Directory":{"Volume":%s,"Path":"/","Make":true}}`, rpc.TypeCreate: `{"Spec":{"mounts":[{"source":"/","target":"/x","volume":%s}]}}`,
-			rpc.TypeLimitDirectory: `{"Directory":{"Volume":%s,"Path":"/"},"Bytes":1048576}`,
+			rpc.TypeLimitDirectory: `{"Directory":{"Volume":%s,"Path":"/"},"Bytes":1048576}`, rpc.TypeCopyVolume: `{"From":%s,"Volume":{"name":"copy"}}`,
 		} {
 			if typ == rpc.TypeOpenDirectory && name == "" {
 				continue // a directory of the host
@@ -391,10 +392,11 @@ func (a *attacker) corpus() []frame {
 		{rpc.TypeSlots, `{"ID":` + own + `,"Count":1,"Used":["1"],"Background":["2"]}`},
 		{rpc.TypeKill, `{"ID":` + own + `,"Slot":"1","Signal":15}`},
 		{rpc.TypePTY, `{"ID":` + own + `,"User":{"UID":0,"GID":0},"Size":{"Rows":24,"Cols":80}}`},
-		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
+		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeDiag, `{"ID":` + own + `}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
 		{rpc.TypeOutside, `{"ID":` + own + `,"Slot":"1","Age":1000000000}`}, {rpc.TypeWhere, `{"Request":1}`}, {rpc.TypeRemove, `{"ID":"gone"}`},
 		{rpc.TypeList, `{}`}, {rpc.TypePing, `{}`}, {rpc.TypeKeep, `{"ID":` + own + `,"Slot":"1","Key":"k","Memory":8388608}`},
 		{rpc.TypeOpen, `{"ID":` + own + `,"Slots":["1","2"]}`}, {rpc.TypeVolumes, `{"After":"a"}`}, {rpc.TypeRemoveVolume, `{"Name":"n"}`},
+		{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":8388608}}`},
 		{rpc.TypeCreate, `{"Spec":{"id":"fuzz","user":{"uid":0},"limits":{"memory":67108864},"mounts":[{"source":` + bait + `,"target":"/f"}]}}`},
 	}
 }
