@@ -33,9 +33,8 @@ func (c *call) exec(key session.Key) error {
 	return c.run(key, q.Session, q.Outputs, e, func(err error) error { return commandError(err, q.Argv) })
 }
 
-// run runs e and answers with its result, or streams its output, and returns the files that it made
-// and that the patterns outputs name. explain translates an error
-// into the terms of the request.
+// run runs e and answers with its result or streams its output. The result has the files that e made
+// and that match the patterns outputs. explain translates an error into the terms of the request.
 func (c *call) run(key session.Key, settings *apitypes.SessionSpec, outputs []string, e session.Exec, explain func(error) error) error {
 	if accepts(c.r, ndjson) {
 		return c.runStream(key, settings, outputs, e, explain)
@@ -71,7 +70,7 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	return e, err
 }
 
-// boundsOf returns the part of q that does not depend on what is to be run.
+// boundsOf returns everything in q but the command itself.
 func boundsOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	stdin, err := stdinOf(q)
 	if err != nil {

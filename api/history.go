@@ -36,16 +36,11 @@ func (c *call) history(q history.Query) error {
 	if err != nil {
 		return err
 	}
-	if !c.s.historyShare.takePlace(c.who.Tenant) {
-		return refuse(apitypes.CodeTooManyConnections, "", "%d answers about the history of this tenant are being sent: wait for one of them", c.s.historyShare.most)
+	done, err := c.takeHistory()
+	if err != nil {
+		return err
 	}
-	defer c.s.historyShare.freePlace(c.who.Tenant)
-	select { // few tenants at once can take all places
-	case c.s.histories <- struct{}{}:
-		defer func() { <-c.s.histories }()
-	case <-c.r.Context().Done():
-		return context.Cause(c.r.Context())
-	}
+	defer done()
 	list, next, err := c.s.opt.Sessions.History(q)
 	if err != nil {
 		return err
@@ -55,6 +50,24 @@ func (c *call) history(q history.Query) error {
 		out.Execs[i] = c.recordOf(&list[i], output)
 	}
 	return c.reply(http.StatusOK, out)
+}
+
+// takeHistory takes a place for an answer about the history or the usage, which can be large. It
+// waits while other tenants have all of them. The caller calls done when the answer has been sent.
+func (c *call) takeHistory() (done func(), err error) {
+	if !c.s.historyShare.takePlace(c.who.Tenant) {
+		return nil, refuse(apitypes.CodeTooManyConnections, "", "%d answers about the history and usage of this tenant are being sent: wait for one of them", c.s.historyShare.most)
+	}
+	select {
+	case c.s.histories <- struct{}{}:
+	case <-c.r.Context().Done():
+		c.s.historyShare.freePlace(c.who.Tenant)
+		return nil, context.Cause(c.r.Context())
+	}
+	return func() {
+		<-c.s.histories
+		c.s.historyShare.freePlace(c.who.Tenant)
+	}, nil
 }
 
 func (c *call) historyQuery(q *history.Query) (output bool, err error) {
@@ -118,7 +131,7 @@ func (c *call) recordOf(e *history.Entry, output bool) apitypes.ExecRecord {
 // usageParts are the values of the parameter by.
 var usageParts = []string{"tenant", "profile", "user", "session", "day"}
 
-// tenantUsage answers with what was used, by whatever the request tells apart.
+// tenantUsage answers with the usage, split by the parts that the request names.
 func (c *call) tenantUsage() error {
 	q := history.UsageQuery{Tenant: c.listTenant()}
 	for _, bound := range []struct {
@@ -148,6 +161,11 @@ func (c *call) tenantUsage() error {
 			return &engine.FieldError{Field: "by", Value: spec.Quote(part), Rule: "must be one of " + strings.Join(usageParts, ", ") + "; it may be repeated"}
 		}
 	}
+	done, err := c.takeHistory()
+	if err != nil {
+		return err
+	}
+	defer done()
 	list, err := c.s.opt.Sessions.Usage(q)
 	if err != nil {
 		return err

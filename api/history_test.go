@@ -189,6 +189,9 @@ func TestHistoryIsBounded(t *testing.T) {
 	if _, err := f.as(viewerToken, "").History(ctx, client.HistoryOptions{}); !isCode(err, apitypes.CodeTooManyConnections) {
 		t.Errorf("too many of a tenant: %v", err)
 	}
+	if _, err := f.as(viewerToken, "").TenantUsage(ctx, client.UsageOptions{}); !isCode(err, apitypes.CodeTooManyConnections) {
+		t.Errorf("too many of a tenant, usage: %v", err)
+	}
 	if _, err := f.as(strangerToken, "").History(ctx, client.HistoryOptions{}); err != nil {
 		t.Errorf("another tenant: %v", err)
 	}

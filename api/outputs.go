@@ -95,8 +95,8 @@ func (o *outputs) release() {
 	}
 }
 
-// collectOutputs has e collect the files that patterns name, once the command has ended. What
-// fails then is reported with the result: the command has run. The caller releases the outputs.
+// collectOutputs has e collect the files that patterns name, once the command has ended. A failure then is
+// reported in the result, because the command has run. The caller releases the outputs.
 func (c *call) collectOutputs(tenant string, patterns []string, e *session.Exec) (*outputs, error) {
 	o := &outputs{budget: c.s.outputs, tenant: tenant}
 	if len(patterns) == 0 {

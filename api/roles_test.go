@@ -119,11 +119,14 @@ func TestTenantsDoNotMeet(t *testing.T) {
 	if _, err := ours.Start(t.Context(), "secret", apitypes.ProcessRequest{ID: "p", Argv: []string{"sleep", "66"}}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := ours.CreateVolume(t.Context(), apitypes.VolumeRequest{Name: "secret", Size: 8 << 20}); err != nil {
+		t.Fatal(err)
+	}
 	for _, rt := range routes {
-		if !strings.Contains(rt.path, "{id}") {
+		if !strings.Contains(rt.path, "{id}") && !strings.Contains(rt.path, "{name}") {
 			continue
 		}
-		body := map[string]string{"exec": `{"argv":["true"]}`, "code": `{"language":"x","code":"x"}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "signal-process": `{"signal":"1"}`}[rt.name]
+		body := map[string]string{"exec": `{"argv":["true"]}`, "code": `{"language":"x","code":"x"}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "resize-volume": `{"size":"9M"}`, "signal-process": `{"signal":"1"}`}[rt.name]
 		if body == "" && (rt.body != nil || rt.rawBody != "") {
 			body = "{}"
 		}
@@ -136,8 +139,24 @@ func TestTenantsDoNotMeet(t *testing.T) {
 			t.Errorf("%s %s:\n%+v\n%+v", rt.method, rt.path, a, b)
 		}
 	}
+	ensure(t, theirs, "own")
+	for name, err := range map[string]error{
+		"copy of files":      second(theirs.CopyFiles(t.Context(), "own", apitypes.CopyRequest{Path: t.TempDir(), From: "/etc/hostname", FromSession: "secret"})),
+		"copy of a volume":   second(theirs.CreateVolume(t.Context(), apitypes.VolumeRequest{Name: "copy", From: "secret"})),
+		"volume of a tenant": second(theirs.Update(t.Context(), "own", apitypes.SessionUpdate{AttachVolumes: []apitypes.SessionVolume{{Name: "secret", Target: "/x"}}})),
+	} {
+		if !isCode(err, apitypes.CodeSessionNotFound) && !isCode(err, apitypes.CodeVolumeNotFound) && !isCode(err, apitypes.CodeInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := theirs.Remove(t.Context(), "own"); err != nil {
+		t.Fatal(err)
+	}
 	if list, err := theirs.Sessions(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("list: %+v, %v", list, err)
+	}
+	if list, err := theirs.Volumes(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("volumes: %+v, %v", list, err)
 	}
 	if s, err := theirs.Status(t.Context()); err != nil || s.Processes != 0 || len(s.Sessions) != 0 || s.Audit != nil {
 		t.Errorf("status: %+v, %v", s, err)
@@ -163,7 +182,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 
 // fill puts ids into a path, and a path of a file into the query.
 func fill(path, id string) string {
-	path = strings.NewReplacer("{id}", id, "{pid}", "p").Replace(path)
+	path = strings.NewReplacer("{id}", id, "{name}", id, "{pid}", "p").Replace(path)
 	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") && !strings.HasSuffix(path, "rename") && !strings.HasSuffix(path, "copy") {
 		path += "?path=x"
 	}

@@ -86,7 +86,7 @@ type Server struct {
 	relays  chan struct{} // holds a token for each open relay
 	// How many requests and relays one tenant may have open.
 	requestShare, relayShare *share
-	histories                chan struct{} // holds a token for each answer about the history
+	histories                chan struct{} // holds a token for each answer about the history or the usage
 	historyShare             *share        // of one tenant, of histories
 	outputs                  *outputBudget
 

@@ -137,7 +137,7 @@ func (c *Client) CopyFiles(ctx context.Context, session string, r apitypes.CopyR
 // WatchOptions control WatchFiles. The zero value watches the directory itself.
 type WatchOptions struct {
 	Recursive bool     // watch the directories below too
-	Globs     []string // of what is reported, as for PackFiles
+	Globs     []string // of the reported paths, as for PackFiles
 }
 
 // WatchFiles calls each for every change in a directory in the session's box, first with type

@@ -183,7 +183,7 @@ func checkEntry(h *tar.Header, o *order, omitted bool) error {
 	return nil
 }
 
-// clean returns a header with what is known of a checked entry, and nothing else.
+// clean returns a header that has only the checked fields of an entry.
 func clean(h *tar.Header) *tar.Header {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return &tar.Header{Typeflag: h.Typeflag, PAXRecords: map[string]string{LeftOut: h.PAXRecords[LeftOut]}}

@@ -16,7 +16,7 @@ import (
 type WatchOptions struct {
 	// Recursive also watches the directories below, at most 4096 in all.
 	Recursive bool
-	Globs     []string // of what is reported, as in PackOptions
+	Globs     []string // of the reported paths, as in PackOptions
 }
 
 // Types of a Change.

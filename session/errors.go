@@ -70,7 +70,7 @@ func (e *ConflictError) Error() string {
 	for i, f := range e.Fields {
 		parts[i] = fmt.Sprintf("%s is %s, not %s", f.Field, f.Have, f.Asked)
 	}
-	return fmt.Sprintf("session %q: %s: remove the session first, or ask for what it has", e.Key.ID, strings.Join(parts, ", "))
+	return fmt.Sprintf("session %q: %s: ask for what it has, or change or remove the session first", e.Key.ID, strings.Join(parts, ", "))
 }
 
 // Is makes every ConflictError an ErrConflict.

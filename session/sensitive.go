@@ -517,7 +517,13 @@ func (m *Manager) ForgetSensitivePath(c Caller, path string) error {
 	}
 	m.sensitive.mu.Unlock()
 	if err == nil {
-		err = write.wait()
+		if err = write.wait(); err != nil { // nothing was changed
+			m.sensitive.mu.Lock()
+			if _, again := m.sensitive.paths[path]; !again {
+				m.sensitive.paths[path] = r
+			}
+			m.sensitive.mu.Unlock()
+		}
 	}
 	if err == nil {
 		_ = m.audit(c, Key{}, audit.Entry{Action: "forget-sensitive", Decision: audit.Done, Details: details}) // reports its error

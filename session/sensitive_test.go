@@ -249,6 +249,14 @@ func TestSensitiveSpreads(t *testing.T) {
 	}
 	must(t, b.Remove(ctx, me, keyA))
 	must(t, b.Remove(ctx, me, keyB))
+	mend := b.breakStore()
+	if err := b.ForgetSensitivePath(me, "/srv/data/out"); !errors.Is(err, ErrStorage) {
+		t.Errorf("forgetting a path with a broken database: %v", err)
+	}
+	if list := b.SensitivePaths(); !slices.ContainsFunc(list, func(p SensitivePath) bool { return p.Path == "/srv/data/out" }) {
+		t.Errorf("a path that could not be forgotten: %+v", list)
+	}
+	mend()
 	must(t, b.ForgetSensitivePath(me, "/srv/data/out"))
 	must(t, b.RemoveVolume(ctx, me, "t", "data"))
 	b.createVolume("data", 8*mib)

@@ -3,7 +3,7 @@
 // needs no way of its own into the namespace.
 //
 // Like package agent/files it is no security boundary, and the caller does not trust what it
-// hears.
+// receives.
 package dial
 
 import (
@@ -61,7 +61,7 @@ func loopback(port string) (net.Conn, error) {
 		return conn, nil
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		err = errno // the rest says what is clear
+		err = errno // the message below names the port
 	}
 	return nil, fmt.Errorf("connecting to port %s: %w", port, err)
 }

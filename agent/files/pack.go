@@ -23,7 +23,7 @@ import (
 const maxPath = unix.PathMax - 1
 
 // packer packs the content of a directory. Other processes may change the tree meanwhile, and
-// put a symlink in place of a directory: what is packed then is still what the user may read.
+// put a symlink in place of a directory: even then only files that the user may read are packed.
 type packer struct {
 	root  *os.File
 	set   glob.Set
@@ -254,7 +254,7 @@ func size(h *tar.Header) int64 {
 	return n
 }
 
-// unreadable returns the error of a step, or nil if what was asked for is only what can be had.
+// unreadable returns the error of a step, or nil if files that cannot be read are skipped.
 func (p *packer) unreadable(step, name string, err error) error {
 	if p.made != nil || errors.Is(err, unix.ENOENT) {
 		return nil

@@ -83,7 +83,7 @@ func (o *operation) watch() (proto.Reply, error) {
 }
 
 // add watches the directory at p, and those below it if the watcher is recursive. With found it
-// reports what is in it: something may have been made there before it was watched.
+// reports its entries, which may have been made before it was watched.
 func (w *watcher) add(p string, found bool) error {
 	flags := unix.O_RDONLY | unix.O_DIRECTORY
 	if p != "" {

@@ -2,7 +2,7 @@ package apitypes
 
 import "github.com/boxd/boxd/engine"
 
-// CodeRequest asks for source code to be run. The answer is that of an exec.
+// CodeRequest runs source code. The answer is an [ExecResult].
 type CodeRequest struct {
 	Language    string            `json:"language,omitempty" doc:"A language of the session's profile; empty: the one whose files end as file does."`
 	Code        string            `json:"code" doc:"The source code."`

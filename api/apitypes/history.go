@@ -60,7 +60,7 @@ type UsageRow struct {
 	MemoryGiBSeconds float64 `json:"memory_gib_seconds" doc:"Memory of their boxes multiplied with time."`
 }
 
-// UsageList is what was used, by tenant and whatever else was asked for.
+// UsageList is the usage of tenants, split by the parts that the request names.
 type UsageList struct {
 	Usage []UsageRow `json:"usage" nullable:"false"`
 }

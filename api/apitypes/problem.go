@@ -10,7 +10,7 @@ type Problem struct {
 	Code      string     `json:"code" doc:"The kind of error as one stable word."`
 	Field     string     `json:"field,omitempty" doc:"The field of the request that is wrong."`
 	Conflicts []Conflict `json:"conflicts,omitempty" doc:"Fields in which the live session differs from the request."`
-	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus, workspace_bytes, volumes, volume_bytes or watches. With rate_limited: requests, creates or execs."`
+	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus, workspace_bytes, volumes, volume_bytes, watches, watches_per_session, cpu_per_day, execs_per_day or written_per_day. With rate_limited: requests, creates or execs."`
 	Scope     string     `json:"scope,omitempty" doc:"Whose quota: tenant or global. With rate_limited: tenant or token."`
 	Holder    string     `json:"holder,omitempty" doc:"With rate_limited: the name of that tenant or token."`
 	Value     string     `json:"value,omitempty" doc:"Value of that quota, in its unit."`

@@ -118,7 +118,7 @@ func (a *App) code(f *codeFlags, session, file string, args []string) error {
 	return unsaved
 }
 
-// codeRequest reads the code in file, "-" for stdin, and whatever else the flags name.
+// codeRequest reads the code in file, "-" for stdin, and the files of the flags.
 func (a *App) codeRequest(f *codeFlags, file string, args []string) (apitypes.CodeRequest, error) {
 	r := apitypes.CodeRequest{
 		Language: f.language, Args: args, Cwd: f.workdir, Mkdir: f.mkdir, User: f.user,

@@ -80,7 +80,7 @@ type Reply struct {
 	Tree      *Tree    `json:"tree,omitempty"`      // what was unpacked
 }
 
-// Pack chooses what is packed.
+// Pack holds the options of pack.
 type Pack struct {
 	Globs    []string `json:"globs,omitempty"` // none: everything
 	MaxBytes int64    `json:"max_bytes"`       // of the archive; a larger one is EFBIG
@@ -93,7 +93,7 @@ type Pack struct {
 type Made struct {
 	Sec   int64 `json:"sec"`
 	Nsec  int64 `json:"nsec"`
-	Files int   `json:"files"` // at most so many; Reply.Truncated says that there are more
+	Files int   `json:"files"` // maximum number; Reply.Truncated says that there are more
 }
 
 // Records of the archive beyond POSIX.
@@ -129,10 +129,10 @@ type Tree struct {
 	Skipped     int64 `json:"skipped"` // devices, FIFOs and the like
 }
 
-// Watch says what is watched.
+// Watch holds the options of watch.
 type Watch struct {
 	Recursive bool     `json:"recursive,omitempty"`
-	Globs     []string `json:"globs,omitempty"` // of what is reported; none: everything
+	Globs     []string `json:"globs,omitempty"` // of the reported paths; none: everything
 }
 
 // Change is a change in a watched directory.
