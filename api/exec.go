@@ -136,7 +136,7 @@ func accepts(r *http.Request, kind string) bool {
 }
 
 // runStream runs e and sends its output while it runs, as a line of JSON for each piece. An
-// error before the program runs is answered like that of any request.
+// error before the program runs is answered like any request's.
 func (c *call) runStream(key session.Key, settings *apitypes.SessionSpec, outputs []string, e session.Exec, explain func(error) error) error {
 	ctx, cancel := c.untilGone()
 	defer cancel()

@@ -41,7 +41,7 @@ func (c *call) gunzipped(body io.Reader) (io.Reader, error) {
 	}
 }
 
-// gzipReader decompresses body. What is wrong with it is the client's fault.
+// gzipReader decompresses body. Errors of it are the client's fault.
 type gzipReader struct {
 	body io.Reader
 	z    *gzip.Reader // nil before the first read

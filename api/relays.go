@@ -259,7 +259,7 @@ func (c *call) untilStopped() (context.Context, context.CancelFunc) {
 type lazyWriter struct {
 	c    *call
 	kind string // content type; "" is octets
-	// encoding is the content encoding of what is written; "" is none.
+	// encoding is the content encoding of the body; "" is none.
 	encoding string
 	sent     int64 // bytes, without the header
 }

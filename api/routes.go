@@ -107,7 +107,7 @@ var routes = []route{
 
 	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
 		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: onSession((*call).exec)},
-	{method: "POST", path: sessionPath + "/code", name: "code", summary: "Run source code in a language of the session's profile; the answer is that of exec, streamed likewise", role: Operator,
+	{method: "POST", path: sessionPath + "/code", name: "code", summary: "Run source code in a language of the session's profile; the answer is exec's, streamed likewise", role: Operator,
 		body: apitypes.CodeRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: slices.Concat(runRefusals, fileRefusals), handler: onSession((*call).code)},
 
 	{method: "GET", path: sessionPath + "/execs", name: "session-history", summary: "Commands and managed processes of a session that have ended, newest first", role: Viewer, query: historyParams,

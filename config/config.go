@@ -78,7 +78,7 @@ type Exec struct {
 	CaptureLimit spec.Size `yaml:"capture_limit"` // of each stream in a JSON answer
 }
 
-// History bounds what is kept of commands and processes that have ended.
+// History bounds the records of commands and processes that have ended.
 type History struct {
 	SessionEntries int           `yaml:"session_entries"` // of one session
 	SessionSize    spec.Size     `yaml:"session_size"`    // of the entries of one session

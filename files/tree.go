@@ -21,7 +21,7 @@ import (
 
 // PackOptions control Pack. The zero value packs everything.
 type PackOptions struct {
-	// Globs choose what is packed, by paths relative to the directory: names are patterns of
+	// Globs choose the entries to pack, by paths relative to the directory: names are patterns of
 	// path.Match, and "**" stands for any number of directories. A directory that matches
 	// stands for everything in it. None means everything.
 	Globs []string
@@ -35,7 +35,7 @@ const LeftOut = proto.LeftOut
 
 // Pack writes the content of the directory at path to w, as a tar archive: files, directories
 // and symlinks with their permission bits and times. Names are relative to the directory, and a
-// directory comes before what is in it. Owners are not kept, hard links are files of their own,
+// directory comes before its entries. Owners are not kept, hard links are files of their own,
 // and other files are left out ([LeftOut]).
 //
 // The box first looks at the whole tree, so an error that can be foreseen comes before the
@@ -71,7 +71,7 @@ func pack(ctx context.Context, box engine.Box, o Options, path string, q proto.P
 		return proto.Reply{}, err
 	}
 	in, out := io.Pipe()
-	// What is in an archive besides the content of files can be as large as their content: an
+	// Headers can take as much of an archive as the content of files does: an
 	// empty file takes a block or two.
 	r := request{verb: "packing", path: path, args: []string{"pack", path, string(option)}, out: &bounded{w: out, left: 4*q.MaxBytes + proto.MaxChunk}}
 	ctx, cancel := context.WithCancelCause(ctx)

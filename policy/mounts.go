@@ -141,7 +141,7 @@ func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
 	switch {
 	case m.Within != "":
 		if p.SensitiveRoot(m.Within) != "" && p.SensitiveRoot(m.Source) == "" {
-			m.NoLinks = m.Within // a link could lead to what is sensitive under another name
+			m.NoLinks = m.Within // a link could lead to something sensitive under another name
 		}
 		return nil
 	case len(roots) == 0:

@@ -14,8 +14,8 @@ type Request struct {
 	// Variables are its values. See [ScopeID].
 	Scope     string            `json:"scope,omitempty"`
 	Variables map[string]string `json:"variables,omitempty"`
-	// TokenScope and DoorScope are the defaults of Scope for whom the request comes from: that of
-	// the token counts before the profile's, that of the door after it.
+	// TokenScope and DoorScope are defaults of Scope. The token's counts before the profile's, the
+	// door's after it.
 	TokenScope, DoorScope string `json:"-"`
 
 	// MakeWorkspace creates a missing Workspace, with the owner of its parent directory.

@@ -21,7 +21,7 @@ type mountDiff struct {
 func (d mountDiff) empty() bool { return len(d.detach) == 0 && len(d.attach) == 0 }
 
 // mountChange returns the difference between the mounts and volumes that a asks for and those
-// of have; those that a does not name stay. It decides by the profile of the session, not by that of the
+// of have; those that a does not name stay. It decides by the profile of the session, not by the profile of the
 // request.
 func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDiff, []policy.Decision, error) {
 	if a == nil || a.request.Mounts == nil && a.request.Volumes == nil {

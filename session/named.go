@@ -61,7 +61,7 @@ type volumeRecord struct {
 	Bytes  spec.Size `json:"bytes"`
 	Inodes int64     `json:"inodes,omitempty"`
 	From   string    `json:"from,omitempty"` // see VolumeView
-	// Creating: nobody has been told of the volume yet. Without it, a volume that the engine
+	// Creating: no client has been told of the volume yet. Without it, a volume that the engine
 	// does not have is lost, and is not made again.
 	Creating  bool      `json:"creating,omitempty"`
 	Removing  bool      `json:"removing,omitempty"`
@@ -110,7 +110,7 @@ type namedVolumes struct {
 	going map[string]goingBox
 }
 
-// goingBox is what is left of a box.
+// goingBox is a box that is being removed.
 type goingBox struct {
 	key    Key // of its session
 	mounts []engine.Mount

@@ -48,7 +48,7 @@ type Options struct {
 	// StopGrace is the time between SIGTERM and SIGKILL when a managed process is
 	// stopped; 0 is DefaultStopGrace.
 	StopGrace time.Duration
-	// ExecHistory bounds what is kept of commands and processes that have ended. Dir is "history" next to
+	// ExecHistory bounds the records of commands and processes that have ended. Dir is "history" next to
 	// DB if it is empty; Open sets Report.
 	ExecHistory history.Options
 	// MetricLabels are the keys of labels of sessions that [Manager.UsageTotals] tells apart.

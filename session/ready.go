@@ -85,7 +85,7 @@ func readyTimeout(r *spec.Ready) time.Duration {
 
 // awaitReady returns nil once the process is ready, and the last failure when its time is
 // over. The time counts from the start, also over a restart of the daemon and while the launcher
-// is away; what is left then allows for one attempt.
+// is away; the time that is left then allows for one attempt.
 func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engine.ManagedProcess, r *spec.Ready) error {
 	most := readyTimeout(r)
 	left := max(min(most, most-time.Since(p.View().StartedAt)), min(most, probeTimeout))

@@ -45,7 +45,7 @@ type keptCommand struct {
 	StderrHistory int64              `json:"stderr_history,omitempty"`
 }
 
-// keep returns what a record keeps of spec; nil if nobody will need it.
+// keep returns the part of spec that a record keeps; nil if nothing will need it.
 func (p *ProcessSpec) keep() *keptCommand {
 	if p.Restart == "" && (p.Ready == nil || len(p.Ready.Command) == 0) {
 		return nil

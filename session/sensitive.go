@@ -29,7 +29,7 @@ import (
 // records before the box is built or changed. In memory they are set first, and never taken
 // back, even if a record cannot be written.
 
-// sensitivity is what is sensitive besides sessions, whose records say it themselves.
+// sensitivity holds the sensitive volumes and paths. Records of sessions say it themselves.
 type sensitivity struct {
 	mu      sync.Mutex                 // before Manager.mu and session.mu
 	volumes map[string]spec.Sensitive  // named volumes, by ID
@@ -62,7 +62,7 @@ func decodeSensitive(key, value []byte) (r sensitiveRecord, err error) {
 		err = errors.New("belongs to something else")
 	}
 	if err != nil {
-		return r, fmt.Errorf("record of what is sensitive %q: %w", key, err)
+		return r, fmt.Errorf("record of a sensitive volume or path %q: %w", key, err)
 	}
 	return r, nil
 }
@@ -111,7 +111,7 @@ func (m *Manager) MayHaveNetwork(key Key) error {
 func (s *session) makeSensitive(c Caller, mounts []engine.Mount, reason string) error {
 	m := s.m
 	s.mu.Lock()
-	// Whoever makes one of these sensitive from now on finds this session; see settleVolumes.
+	// A call that makes one of these sensitive from now on finds this session; see settleVolumes.
 	s.coming = without(mounts, s.record.Resolved.Mounts)
 	has, already := s.record.Resolved.Mounts, s.record.Sensitive != nil
 	s.mu.Unlock()
@@ -525,14 +525,16 @@ func (m *Manager) ForgetSensitivePath(c Caller, path string) error {
 			m.sensitive.mu.Unlock()
 		}
 	}
-	if err == nil {
-		_ = m.audit(c, Key{}, audit.Entry{Action: "forget-sensitive", Decision: audit.Done, Details: details}) // reports its error
+	end := audit.Entry{Action: "forget-sensitive", Decision: audit.Done, Details: details}
+	if err != nil {
+		end.Decision, end.Reason = audit.Failed, err.Error()
 	}
+	_ = m.audit(c, Key{}, end) // reports its error
 	return err
 }
 
-// volume returns why a named volume is sensitive; nil: it is not. Whoever copies a volume asks
-// this when the copy is complete, and writes markVolume with the record of the copy.
+// volume returns why a named volume is sensitive; nil: it is not. The creation
+// of a copy asks this when the copy is complete, and writes markVolume with its record.
 func (n *sensitivity) volume(id string) *spec.Sensitive {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 )
 
 // The buckets of the database. The key of a session is tenant NUL id; the key of a process
-// appends NUL and its own id; that of a volume is tenant NUL name; those of what is sensitive
+// appends NUL and its own id; a volume's is tenant NUL name; those of sensitive volumes and paths
 // are in sensitiveRecord.key. No id can contain a NUL.
 var (
 	metaBucket      = []byte("meta")

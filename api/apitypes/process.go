@@ -52,7 +52,7 @@ type Process struct {
 	History       Size          `json:"history" doc:"Bytes of each output stream that are kept."`
 	DropOldest    bool          `json:"drop_oldest,omitempty"`
 	DropStderr    bool          `json:"drop_stderr,omitempty"`
-	Memory        Size          `json:"memory,omitempty" doc:"Its own limit in bytes; absent: only that of the session."`
+	Memory        Size          `json:"memory,omitempty" doc:"Its own limit in bytes; absent: only the session's limit."`
 	Labels        Labels        `json:"labels,omitempty"`
 	Ready         *ProcessReady `json:"ready,omitempty"`
 	ReadyAt       *time.Time    `json:"ready_at,omitempty" doc:"When it was ready for the first time."`

@@ -36,7 +36,7 @@ type VolumeRequest struct {
 type VolumeUpdate struct {
 	Size      Size  `json:"size,omitempty" doc:"New hard limit. It can shrink to what the volume holds if the host has project quota; otherwise it can only grow, on some hosts only while no session has it."`
 	Inodes    int64 `json:"inodes,omitempty" doc:"New limit of files and directories; absent: as before."`
-	Sensitive *bool `json:"sensitive,omitempty" doc:"true marks the volume as sensitive, without a size. What is sensitive stays so."`
+	Sensitive *bool `json:"sensitive,omitempty" doc:"true marks the volume as sensitive, without a size. The mark stays."`
 }
 
 // Volume is a directory of limited size that a tenant keeps for its sessions.
@@ -47,7 +47,7 @@ type Volume struct {
 	Size      Size         `json:"size" doc:"Hard limit in bytes."`
 	Inodes    int64        `json:"inodes,omitempty" doc:"Hard limit of files and directories; absent: it follows from the size."`
 	From      string       `json:"from,omitempty" doc:"Volume of which it was a copy at first."`
-	UsedBytes int64        `json:"used_bytes" doc:"What is in it, as measured last."`
+	UsedBytes int64        `json:"used_bytes" doc:"Bytes in it, as measured last."`
 	Attached  []Attachment `json:"attached" nullable:"false" doc:"Sessions that have it: several read-only, or one read-write."`
 	Sensitive *Sensitive   `json:"sensitive,omitempty" doc:"Since when and why sessions that have it have no network; absent: it is not sensitive."`
 	CreatedAt time.Time    `json:"created_at"`

@@ -153,7 +153,7 @@ func writeSession(w screen, s apitypes.Session) error {
 	return t.flush()
 }
 
-// yes marks what is sensitive in lists.
+// yes marks sensitive things in lists.
 func yes(s *apitypes.Sensitive) string {
 	if s == nil {
 		return ""

@@ -118,7 +118,7 @@ volumes are directories with a project quota, use export and import.`,
 		},
 		ValidArgsFunction: a.completeNames(&f, listVolumes),
 	}
-	cmd.Flags().Var(sizeValue(&size, "", false), "size", "hard limit of the new volume: `SIZE` (default: that of NAME)")
+	cmd.Flags().Var(sizeValue(&size, "", false), "size", "hard limit of the new volume: `SIZE` (default: the limit of NAME)")
 	completeFlag(cmd, "size", "64M", "256M", "1G")
 	f.register(cmd)
 	return cmd

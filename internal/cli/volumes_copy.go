@@ -45,7 +45,7 @@ func (a *App) newVolumesImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import NAME [flags]",
 		Short: "Unpack a tar stream from stdin into a volume",
-		Long: `Unpack a tar stream from stdin into a volume, over what is there. A session of its own writes
+		Long: `Unpack a tar stream from stdin into a volume, over its content. A session of its own writes
 it, so no other session may have the volume. Owners are not kept.
 
 boxd cp - SESSION:. does the same with the workspace of a session.`,

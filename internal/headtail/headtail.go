@@ -54,7 +54,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 }
 
 // Bytes returns what was kept and the gap in it, nil if there is none. The caller owns the bytes. A
-// character of UTF-8 that the gap would split is missing as a whole, if what is kept is UTF-8
+// character of UTF-8 that the gap would split is missing as a whole, if the kept part is UTF-8
 // otherwise.
 func (b *Buffer) Bytes() ([]byte, *Missing) {
 	b.mu.Lock()

@@ -48,7 +48,7 @@ type amount struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// endedProcess is a process whose entry was displaced. It is known for a while: whoever appended the entry may die
+// endedProcess is a process whose entry was displaced. It is known for a while: the daemon that appended the entry may die
 // before its own database says that the process has ended, and then a successor appends it again.
 type endedProcess struct {
 	Ended   int64  `json:"t"` // nanoseconds since 1970
@@ -176,7 +176,7 @@ func (b *batch) put(it item, keep bool) error {
 	}
 	value := append(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(it.body)), it.body...)
 	p := place{Session: e.Session, Ended: e.EndedAt.UnixNano(), Verdict: string(e.Result.Verdict), Size: int64(len(value)), Process: process}
-	b.resize(e.Tenant, e.Session, 1, p.Size) // first: it may have to count what is there
+	b.resize(e.Tenant, e.Session, 1, p.Size) // first: it may have to count the present entries
 	if err := b.tx.Bucket(entryBucket).Put(numbered(prefix(e.Tenant, e.Session), e.Seq), value); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (b *batch) resize(tenant, session string, count, bytes int64) {
 	}
 }
 
-// finish forgets what is over a bound, and writes the sums.
+// finish forgets entries beyond the bounds, and writes the sums.
 func (b *batch) finish() error {
 	for _, tenants := range []bool{false, true} { // sessions first: that makes room
 		for k, a := range maps.Clone(b.sessions) {
@@ -277,7 +277,7 @@ func (b *batch) finish() error {
 }
 
 // trim forgets the oldest entries of a session or a tenant, whose keys are in bucket, while over holds of
-// what is left. The last entry stays.
+// the remaining entries. The last entry stays.
 func (b *batch) trim(bucket *bbolt.Bucket, k [2]string, over func(left amount) bool, left amount) error {
 	start := append(amountKey(k), 0)
 	var oldest []uint64 // a cursor does not survive deletions

@@ -43,11 +43,11 @@ type Entry struct {
 	// is counted and not kept. Gone: the session is gone; this only forgets what Metered says of it.
 	Period bool `json:"period,omitempty"`
 	Gone   bool `json:"gone,omitempty"`
-	// Memory is memory multiplied with time, in MiB·ms: of a period that of the box, and of a command
+	// Memory is memory multiplied with time, in MiB·ms: for a period the box's, and for a command
 	// or process what no period has; see [MemoryTime].
 	Memory int64 `json:"memory,omitempty"`
 
-	// What is kept of the output, and the gap in it.
+	// The kept output, and the gap in it.
 	Stdout        []byte            `json:"stdout,omitempty"`
 	Stderr        []byte            `json:"stderr,omitempty"`
 	StdoutMissing *headtail.Missing `json:"stdout_missing,omitempty"`
@@ -65,7 +65,7 @@ const (
 	ProbeHTTP    Probe = "http"    // only what it has used counts
 )
 
-// maxBody bounds the JSON of an entry. Whoever keeps output keeps at most 1 MiB of each stream, which
+// maxBody bounds the JSON of an entry. At most 1 MiB of each stream is kept, which
 // is 2.7 MiB in base64; everything else is small.
 const maxBody = 4 << 20
 

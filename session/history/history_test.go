@@ -491,6 +491,7 @@ func TestSegments(t *testing.T) {
 	if list, _, err := b.List(Query{Tenant: "t", Limit: 1000}); err != nil || len(list) != 100 {
 		t.Errorf("%d entries, %v; journal %q", len(list), err, paths)
 	}
+	must(t, b.flush()) // the last entries of the killed store
 	if paths, err = segments(b.o.Dir); err != nil || len(paths) != 1 {
 		t.Errorf("journal %q, %v", paths, err)
 	}

@@ -214,7 +214,7 @@ func (s *Store) view(fn func(*bbolt.Tx) error) error {
 	return guarded(func() error { return s.db.View(fn) })
 }
 
-// load opens the database and reads what is kept in memory of it, and returns the number of the last
+// load opens the database, reads the parts that are kept in memory, and returns the number of the last
 // entry that it has. On failure nothing is open.
 func (s *Store) load(path string) (applied uint64, err error) {
 	if s.db, err = openDB(path); err != nil {
@@ -501,7 +501,7 @@ func (s *Store) flush() error {
 	return nil
 }
 
-// Close stores what is pending and closes the store. What cannot be stored stays in the journal. No
+// Close stores pending entries and closes the store. Entries that cannot be stored stay in the journal. No
 // call of Report is under way when it returns.
 func (s *Store) Close() error {
 	s.mu.Lock()
@@ -515,7 +515,7 @@ func (s *Store) Close() error {
 	}
 	s.cancel()
 	<-s.finished
-	s.writing.Lock() // whoever has taken room has written, or finds that the journal is closed
+	s.writing.Lock() // a caller that has taken room has written, or finds that the journal is closed
 	var err error
 	if s.journal.file != nil {
 		err = s.journal.file.Close()

@@ -179,7 +179,7 @@ type UsageQuery struct {
 	Tenant string // empty: all
 	// From and To are the first and the last day, YYYY-MM-DD in UTC; empty: no bound.
 	From, To string
-	// By names what is told apart; the tenant always is.
+	// By names the columns that are told apart; the tenant always is.
 	By struct{ Profile, User, Session, Day bool }
 }
 

@@ -81,7 +81,7 @@ func (s *storage) copyFor(conn *wire.Conn, m rpc.CopyVolume) (*volumeCopy, error
 	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &volumeCopy{from: m.From, to: v.Name, conn: conn, cancel: cancel, ended: make(chan struct{})}
 	c.forgotten = time.AfterFunc(forgottenTime, func() {
-		cancel(errors.New("nobody waits for the copy"))
+		cancel(errors.New("no client waits for the copy"))
 		<-c.ended
 		s.copies.forget(c)
 	})
