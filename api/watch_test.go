@@ -15,7 +15,7 @@ import (
 // watching is a watch whose changes are awaited one after the other.
 type watching struct {
 	t       *testing.T
-	changes chan apitypes.FileChange
+	changes chan apitypes.FileChange // closed at the end
 	end     chan error
 	stop    context.CancelFunc
 }
@@ -26,6 +26,7 @@ func startWatch(t *testing.T, c *client.Client, dir string, o client.WatchOption
 	w := &watching{t: t, changes: make(chan apitypes.FileChange, 1000), end: make(chan error, 1), stop: cancel}
 	go func() {
 		w.end <- c.WatchFiles(ctx, "a", dir, o, func(change apitypes.FileChange) error { w.changes <- change; return nil })
+		close(w.changes)
 	}()
 	w.await("ready ")
 	return w
@@ -38,7 +39,10 @@ func (w *watching) await(want string) {
 	deadline := time.After(20 * time.Second)
 	for {
 		select {
-		case change := <-w.changes:
+		case change, ok := <-w.changes:
+			if !ok {
+				w.t.Fatalf("ended before %q: %v; %q", want, <-w.end, seen)
+			}
 			path := change.Path
 			if len(change.RawPath) > 0 {
 				path = string(change.RawPath)
@@ -48,8 +52,6 @@ func (w *watching) await(want string) {
 				return
 			}
 			seen = append(seen, got)
-		case err := <-w.end:
-			w.t.Fatalf("ended before %q: %v; %q", want, err, seen)
 		case <-deadline:
 			w.t.Fatalf("no %q in %q", want, seen)
 		}
