@@ -25,7 +25,7 @@ func (m *Manager) SnapshotVolume(ctx context.Context, c Caller, tenant, name, fr
 		return VolumeView{}, &engine.FieldError{Field: "from", Value: bad.Value, Rule: bad.Rule}
 	}
 	if name == from {
-		return VolumeView{}, &engine.FieldError{Field: "name", Value: spec.Quote(name), Rule: "must differ from the name of the volume to copy"}
+		return VolumeView{}, &engine.FieldError{Field: "name", Value: spec.Quote(name), Rule: "must be another name than the name of the volume to copy"}
 	}
 	if err := m.enter(); err != nil {
 		return VolumeView{}, err
