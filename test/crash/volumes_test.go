@@ -73,6 +73,9 @@ type volumeWorld struct {
 	*world
 	quiet sync.RWMutex // held by an actor while it does something
 
+	// copies: volumes are images and not directories with project quota, which cannot be copied.
+	copies bool
+
 	logMu  sync.Mutex
 	logged map[string]int // lines in the volume "shared" that a session has been told of
 }
@@ -155,6 +158,12 @@ func (w *volumeWorld) prepare() {
 	w.create(apitypes.VolumeRequest{Name: "fixed", Size: 8 << 20})
 	w.run("first", "echo '"+known+"' > /v/file", on("fixed", false))
 	w.endSession("first")
+	_, err := w.client.CreateVolume(w.ctx, apitypes.VolumeRequest{Name: "first-copy", From: "fixed"})
+	if w.copies = err == nil; w.copies {
+		w.remove("first-copy")
+	} else if !strings.Contains(err.Error(), "is a directory with project quota") {
+		w.t.Fatal(err)
+	}
 	for _, id := range []string{"left", "right"} {
 		w.run(id, "true")
 	}
@@ -219,7 +228,13 @@ func (w *volumeWorld) build(name string, seed uint64) {
 		text := fmt.Sprint(name, " ", n, " ", random.Uint64())
 		w.run(user, "echo "+text+" > /v/file", on(source, false))
 		w.endSession(user)
-		w.create(apitypes.VolumeRequest{Name: copied, From: source})
+		if w.copies {
+			w.create(apitypes.VolumeRequest{Name: copied, From: source})
+		} else {
+			w.create(apitypes.VolumeRequest{Name: copied, Size: 4 << 20})
+			w.run(user, "echo "+text+" > /v/file", on(copied, false))
+			w.endSession(user)
+		}
 		w.run(user, "echo other > /v/file", on(source, false))
 		size := apitypes.Size(8<<20 + random.Int64N(8<<20))
 		w.until("resizing "+copied, nil, func() error {
@@ -267,9 +282,10 @@ func (w *volumeWorld) command(stdin []byte, args ...string) (stdout []byte, ok b
 		return stdout, true
 	}
 	if w.phase.Load() == before && before%2 == 0 {
-		var ended *exec.ExitError
-		errors.As(err, &ended)
-		w.fail("boxd %q: %w: %s", args, err, ended.Stderr)
+		if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+			err = fmt.Errorf("%w: %s", err, ended.Stderr)
+		}
+		w.fail("boxd %q: %w", args, err)
 	}
 	var list []apitypes.Session
 	w.until("listing", nil, func() (err error) { list, err = w.client.Sessions(w.ctx); return err })

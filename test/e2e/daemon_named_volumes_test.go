@@ -61,7 +61,12 @@ func TestNamedVolumes(t *testing.T) {
 	d.says(0, "x\n", "sessions", "ls", "-q")
 	d.says(0, "", "sessions", "rm", "x")
 	// A snapshot is on its own, and one whose source is written to is refused.
-	d.says(0, "", "volumes", "snapshot", "data", "snap")
+	if snap := d.run("volumes", "snapshot", "data", "snap"); strings.Contains(snap.stderr, "is a directory with project quota") {
+		d.says(0, "", "volumes", "rm", "data", "copy")
+		return // only images are copied
+	} else if snap.status != 0 {
+		t.Fatalf("%v", snap)
+	}
 	d.says(0, "kept\n", "exec", "x", "--volume", "snap:/data", "--", "sh", "-c", "cat /data/file; echo other > /data/file")
 	d.wantRefused(125, d.run("volumes", "snapshot", "snap", "more"), `session "x" has it read-write`)
 	d.wantRefused(125, d.run("volumes", "snapshot", "data", "copy"), `was not made from "data"`)
