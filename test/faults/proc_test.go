@@ -20,6 +20,7 @@ type proc struct {
 	state     string
 	start     string // with pid it identifies the process
 	args      []string
+	command   bool // of an agent, before it executes its program: until then it looks like the agent
 }
 
 func (p proc) String() string {
@@ -35,7 +36,7 @@ func (p proc) is(role string) bool { return len(p.args) > 1 && p.args[1] == role
 func (p proc) isLauncher() bool { return p.is("launcher") }
 
 // isInit says whether p is PID 1 of a box, or about to become it.
-func (p proc) isInit() bool { return p.is("agent") || p.is("init") }
+func (p proc) isInit() bool { return (p.is("agent") || p.is("init")) && !p.command }
 
 func (p proc) isZombie() bool { return p.state == "Z" || p.state == "X" }
 
@@ -50,6 +51,7 @@ func descendants(root int) []proc {
 	}
 	var found []proc
 	for _, p := range all {
+		p.command = p.is("agent") && all[p.ppid].is("agent")
 		up, ok := p, true
 		for range len(all) { // a bound: parents may change while we look
 			if up, ok = all[up.ppid], up.ppid != root; !ok {

@@ -262,7 +262,7 @@ func volumeError(name string, err error) error {
 	case errors.Is(err, volumes.ErrNoCopy):
 		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "is a directory with project quota, and only images can be copied: export it, and import it into another volume"}
 	case errors.Is(err, volumes.ErrBusy):
-		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "cannot grow while it is mounted in a box, or a file of it is open"}
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "is in use, and a mounted image cannot grow"}
 	case errors.Is(err, volumes.ErrNoLoop), errors.Is(err, volumes.ErrNoQuota):
 		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
 	}
