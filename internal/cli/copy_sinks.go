@@ -58,8 +58,12 @@ func (s *hostSink) file(_ context.Context, name string, mode fs.FileMode, _ int6
 		return err
 	}
 	_, err = io.Copy(f, r)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("the daemon broke it off, as it does beyond http.max_file: %w", err)
+	}
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
-		return fmt.Errorf("copying %s: %w", spec.Quote(name), err)
+		// A part must not be taken for the whole.
+		return errors.Join(fmt.Errorf("copying %s: %w", spec.Quote(name), err), s.root.Remove(name))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"golang.org/x/sys/unix"
@@ -543,5 +544,23 @@ func TestDownloadStaysInside(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(outside); len(entries) != 0 {
 		t.Errorf("outside: %v", entries)
+	}
+}
+
+// TestBrokenCopy: what has arrived of a file that breaks off does not stay under its name.
+func TestBrokenCopy(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	broken := io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))
+	err = (&hostSink{root}).file(t.Context(), "f", 0o644, 8, broken)
+	if err == nil || !strings.Contains(err.Error(), "http.max_file") {
+		t.Errorf("%v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
