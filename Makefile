@@ -11,7 +11,9 @@ export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
 TAGS    := netgo,osusergo
 # Tests compare our seccomp policy with libseccomp, which neither program links.
 TESTTAGS := $(TAGS),libseccomp
-export GOFLAGS := $(strip $(filter-out -tags=%,$(GOFLAGS)) -tags=$(TAGS))
+# -trimpath everywhere, so that what is built for the programs need not be built again for
+# lint and tests.
+export GOFLAGS := $(strip $(filter-out -tags=% -trimpath,$(GOFLAGS)) -tags=$(TAGS) -trimpath)
 VERSION  = $(eval VERSION := $$(shell git describe --always --dirty --tags 2>/dev/null || echo unknown))$(VERSION)
 STAMP    = -X github.com/boxd/boxd/internal/version.Version=$(VERSION)
 LDFLAGS_boxd      = -s -w $(STAMP)
@@ -29,13 +31,17 @@ UNIT    := .ci/packages unit
 TESTENV  = BOXD_BIN_DIR="$(abspath $(BIN))" $(if $(CI),BOXD_TEST_REQUIRE=1) $(FULLENV)
 FULLENV  = $(if $(FULL),BOXD_TEST_FULL=1)
 
+# How many tests of a package that call t.Parallel run at once: they wait more than they compute.
+PARALLEL = -parallel 8
+
 # Narrow any test target:  make test-root PKGS=./cgroups RUN=TestFreeze
 PKGS     ?=
 RUN      ?=
 TESTARGS ?=
 ARGS      = $(if $(RUN),-run '$(RUN)') $(TESTARGS)
 FUZZTIME ?= 30s
-GOTEST    = $(GO) test -tags=$(TESTTAGS)
+# "make lint" runs all of vet.
+GOTEST    = $(GO) test -vet=off -tags=$(TESTTAGS)
 # What "make test" runs in the virtual machine: the packages that another kernel and
 # cgroup v2 make a difference to, without what testutil.Long leaves out there; "make full"
 # runs them all. VM_RUN narrows it, VM_TIMEOUT bounds it, in seconds.
@@ -75,8 +81,8 @@ setup-run:
 .PHONY: build
 build:
 	@mkdir -p "$(BIN)"
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.boxd.new" ./cmd/boxd
-	CGO_ENABLED=1 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.boxd-init.new" ./cmd/boxd-init
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.boxd.new" ./cmd/boxd
+	CGO_ENABLED=1 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.boxd-init.new" ./cmd/boxd-init
 	@mv -f "$(BIN)/.boxd.new" "$(BIN)/boxd"
 	@mv -f "$(BIN)/.boxd-init.new" "$(BIN)/boxd-init"
 
@@ -122,7 +128,7 @@ test-unit:
 
 .PHONY: test-root
 test-root: build
-	$(TESTENV) $(GOTEST) -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
+	$(TESTENV) $(GOTEST) -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(PARALLEL) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
 
 .PHONY: test-vm
 test-vm: build
@@ -153,14 +159,14 @@ lint:
 	@bad=$$(git ls-files -z -- '*.go' | xargs -0r gofmt -l); \
 		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
 	CGO_ENABLED=1 $(GO) vet -tags=$(TESTTAGS) ./...
-	@for os in darwin windows; do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
+	@for os in windows $(if $(FULL),darwin); do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
 	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
 .PHONY: bench
 bench: build
-	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.bench" ./test/bench
+	@CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.bench" ./test/bench
 	@$(ROOT) $(BIN)/.bench $(TESTARGS)
 
 .PHONY: fuzz
@@ -183,7 +189,7 @@ install: build
 	@sed -i 's,^ExecStart=/usr/,ExecStart=$(PREFIX)/,' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
 	@rm -rf "$(BIN)/share"
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || date +%s)} \
-		CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false -ldflags '$(STAMP)' ./packaging/manual "$(BIN)/share"
+		CGO_ENABLED=0 $(GO) run -buildvcs=false -ldflags '$(STAMP)' ./packaging/manual "$(BIN)/share"
 	@cd "$(BIN)/share" && find . -type f -exec install -D -m 0644 '{}' "$(abspath $(DESTDIR)$(PREFIX))/share/{}" \;
 	install -D -m 0644 -t "$(DESTDIR)$(PREFIX)/share/doc/boxd" LICENSE NOTICE
 	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"

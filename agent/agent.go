@@ -31,6 +31,7 @@ type agent struct {
 	lifeline bool       // the box ends with the launcher's connection
 	linger   time.Duration
 	serving  sync.Map    // clients' connections, *wire.Conn, with their descriptors
+	unpacks  bool        // commands of user 0 have capabilities over files
 	ending   atomic.Bool // the box is ending and serves no client any more
 }
 
@@ -123,6 +124,7 @@ func start(frame *wire.Frame) (*agent, error) {
 		home:     files[1:],
 		threads:  int(m.Spawners),
 		lifeline: m.Lifeline,
+		unpacks:  m.Unpacks,
 		linger:   time.Duration(m.Linger) * time.Millisecond,
 	}, nil
 }

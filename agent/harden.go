@@ -70,8 +70,20 @@ func renounce() error {
 	if err != nil || len(groups) != 0 {
 		return fmt.Errorf("checking groups: %v: %w", groups, err)
 	}
+	// In a box that unpacks, a child looks at files as its user before it drops capabilities
+	// (see_as_user in spawn.c). So this thread must not use those over files; they take
+	// effect when the child's user is 0.
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&head, &caps[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	caps[0].Effective &^= 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER
+	if err := unix.Capset(&head, &caps[0]); err != nil {
+		return os.NewSyscallError("capset", err)
+	}
 	// CAP_SETPCAP goes last, because the other steps need it.
-	for _, c := range []uintptr{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_SETPCAP} {
+	for _, c := range []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_SETPCAP} {
 		if c == unix.CAP_SETPCAP {
 			if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRootForGood, 0, 0, 0); err != nil {
 				return os.NewSyscallError("prctl(PR_SET_SECUREBITS)", err)

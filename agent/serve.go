@@ -87,7 +87,7 @@ func (a *agent) handle(c *client, frame *wire.Frame) bool {
 		}
 		k := key{c.conn, frame.ID}
 		a.reaper.birth(k, func() (int, *wire.FailedMsg) {
-			return spawn(&m, a.self, frame.FDs)
+			return a.spawn(&m, frame.FDs)
 		}, func(_ int, failed *wire.FailedMsg) { tell(k, failed) })
 	case wire.TypeSignal:
 		var m wire.SignalMsg

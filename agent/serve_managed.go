@@ -52,7 +52,7 @@ func (a *agent) launch(c *client, id uint32, m *wire.LaunchMsg, fds []int) {
 		return
 	}
 	a.reaper.birth(key{id: p.number}, func() (int, *wire.FailedMsg) {
-		return spawn(&m.Spawn, a.self, slices.Concat(child[:], fds[:born]))
+		return a.spawn(&m.Spawn, slices.Concat(child[:], fds[:born]))
 	}, func(pid int, failed *wire.FailedMsg) {
 		if failed != nil {
 			a.managed.remove(p)

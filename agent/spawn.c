@@ -117,7 +117,7 @@ static void see_as_user(struct boxd_spawn *s)
 static void drop_privileges(struct boxd_spawn *s)
 {
 	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
-	struct __user_cap_data_struct none[2] = { { 0 } };
+	struct __user_cap_data_struct caps[2] = { { 0 } };
 
 	// The raw calls change this thread only; libc's would signal every thread
 	// of the agent to follow.
@@ -125,8 +125,13 @@ static void drop_privileges(struct boxd_spawn *s)
 		fail(s, STEP_GID);
 	if (syscall(SYS_setresuid, s->uid, s->uid, s->uid) < 0)
 		fail(s, STEP_UID);
-	// Ambient capabilities go with the permitted ones, capabilities(7).
-	if (syscall(SYS_capset, &head, none) < 0)
+	// All others go, and with them the ambient ones; these stay ambient, as the agent has
+	// them, so that the program gets them, capabilities(7).
+	if (s->unpacks && s->uid == 0) {
+		uint32_t files = 1U << CAP_CHOWN | 1U << CAP_DAC_READ_SEARCH | 1U << CAP_FOWNER;
+		caps[0].effective = caps[0].permitted = caps[0].inheritable = files;
+	}
+	if (syscall(SYS_capset, &head, caps) < 0)
 		fail(s, STEP_CAPABILITIES);
 }
 

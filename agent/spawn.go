@@ -8,7 +8,6 @@ package agent
 import "C"
 
 import (
-	"os"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -37,15 +36,15 @@ var stepNames = map[C.int]string{
 }
 
 // spawn starts the command of m with the descriptors of a Spawn frame. It must run on a
-// thread that is in the box's v1 cgroups, and blocks until the program runs. self is the
-// agent's own binary. The caller keeps the descriptors.
-func spawn(m *wire.SpawnMsg, self *os.File, fds []int) (int, *wire.FailedMsg) {
+// thread that is in the box's v1 cgroups, and blocks until the program runs. The caller keeps
+// the descriptors.
+func (a *agent) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 	var mem cMemory
 	defer mem.free()
 	s := (*C.struct_boxd_spawn)(mem.alloc(C.sizeof_struct_boxd_spawn))
 	s.self = -1
 	if m.Self {
-		s.self = C.int(self.Fd())
+		s.self = C.int(a.self.Fd())
 	} else {
 		s.paths = mem.strings(searchPaths(m.Args[0], m.Env))
 	}
@@ -60,6 +59,7 @@ func spawn(m *wire.SpawnMsg, self *os.File, fds []int) (int, *wire.FailedMsg) {
 	s.cgroup = C.int(fds[3])
 	s.tasks, s.ntasks = mem.ints(fds[wire.SpawnFDs:])
 	s.uid, s.gid = C.uint32_t(m.UID), C.uint32_t(m.GID)
+	s.unpacks = cBool(a.unpacks)
 	if n := len(m.Rlimits); n > 0 {
 		p := mem.alloc(C.size_t(n) * C.sizeof_struct_boxd_rlimit)
 		s.rlimits, s.nrlimits = (*C.struct_boxd_rlimit)(p), C.uint32_t(n)

@@ -42,6 +42,7 @@ struct boxd_spawn {
 	int *tasks;                   /* v1 tasks files to enter */
 	uint32_t ntasks;
 	uint32_t uid, gid;
+	int unpacks;                  /* user 0 has CAP_CHOWN, CAP_DAC_READ_SEARCH, CAP_FOWNER */
 	struct boxd_rlimit *rlimits;
 	uint32_t nrlimits;
 	/* out */

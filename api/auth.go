@@ -37,6 +37,7 @@ var (
 	errUnauthenticated = errors.New("no credentials: send a bearer token, use a client certificate, or the daemon's Unix socket")
 	errBadToken        = errors.New("unknown bearer token")
 	errStranger        = errors.New("this user may not use the daemon: root, the daemon's user and its group may")
+	errOtherPage       = errors.New("a request from another web page is not accepted with a client certificate, which the browser sends by itself: send a bearer token")
 	errBrowser         = errors.New("a request from a web page or for another host is not accepted without credentials")
 )
 
@@ -81,6 +82,9 @@ func (a *Auth) identify(r *http.Request) (Identity, error) {
 	case info != nil && info.unix:
 		return a.byPeer(info)
 	case a.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
+		if err := fromOtherPage(r); err != nil {
+			return Identity{}, err
+		}
 		return byCertificate(r)
 	case a.Local != nil && info != nil && info.tcp:
 		if err := fromBrowser(r); err != nil {
@@ -130,6 +134,18 @@ func byCertificate(r *http.Request) (Identity, error) {
 		return Identity{}, errors.Join(errUnauthenticated, err)
 	}
 	return id, nil
+}
+
+// fromOtherPage refuses requests of web pages other than those of the same origin. A browser sends its
+// client certificate by itself, also with what a page of another site, or the sandboxed page of a
+// box, makes it request. Browsers state Sec-Fetch-Site to every https URL (W3C Fetch Metadata);
+// older ones state an origin at least.
+func fromOtherPage(r *http.Request) error {
+	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	if site != "" && site != "none" && site != "same-origin" || origin != "" && origin != "https://"+r.Host {
+		return errOtherPage
+	}
+	return nil
 }
 
 // fromBrowser refuses requests that a web page on this machine could make a browser send to

@@ -278,6 +278,38 @@ func TestClientCertificates(t *testing.T) {
 		}
 		cl.Close()
 	}
+	// A browser sends the certificate with what any page makes it request.
+	cert, key := certificate(t, pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"operator"}}, ca, caKey)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}}
+	defer transport.CloseIdleConnections()
+	ensure(t, f.as(operatorToken, ""), "a")
+	port := listening(t, func(w http.ResponseWriter, r *http.Request) {})
+	base := "https://localhost:" + strings.Split(l.Addr().String(), ":")[1]
+	for _, c := range []struct {
+		site, origin string
+		ok           bool
+	}{
+		{"", "", true}, {"none", "", true}, {"same-origin", base, true}, {"", base, true},
+		{"cross-site", "null", false}, {"cross-site", "", false}, {"same-site", "", false}, {"same-origin", "https://evil.example", false},
+		{"", "null", false}, {"", "https://evil.example", false}, {"", "http" + strings.TrimPrefix(base, "https"), false},
+	} {
+		for _, path := range []string{"/v1/sessions/a/ports/" + port + "/", "/v1/sessions/a/tunnels/" + port, "/v1/sessions"} {
+			req, _ := http.NewRequest("GET", base+path, nil)
+			for name, value := range map[string]string{"Sec-Fetch-Site": c.site, "Origin": c.origin} {
+				if value != "" {
+					req.Header.Set(name, value)
+				}
+			}
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if got := resp.StatusCode != 403; got != c.ok {
+				t.Errorf("%s of a page of %q, %q: %d", path, c.site, c.origin, resp.StatusCode)
+			}
+		}
+	}
 }
 
 // certificate makes one that ca has signed, or a CA.

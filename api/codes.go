@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/relay"
@@ -49,6 +50,15 @@ var kinds = []kind{
 	{apitypes.CodeVolumeExists, http.StatusConflict, "The volume exists with other limits, or is no copy of that volume", []error{session.ErrVolumeExists}},
 	{apitypes.CodeVolumeInUse, http.StatusConflict, "Sessions have the volume, or it is being copied", []error{session.ErrVolumeInUse}},
 	{apitypes.CodeVolumeLost, http.StatusGone, "The data of the volume is gone", []error{session.ErrVolumeLost}},
+	{apitypes.CodeImagesDisabled, http.StatusNotFound, "The daemon keeps no images", nil},
+	{apitypes.CodePreviewsDisabled, http.StatusNotFound, "The daemon has no host names for previews", nil},
+	{apitypes.CodeImageNotPresent, http.StatusConflict, "The daemon does not have the image of the session, and the policy says not to pull it", []error{session.ErrImageNotPresent, engine.ErrNoLayer}},
+	{apitypes.CodeImageNotFound, http.StatusNotFound, "Neither the daemon nor the registry has this image", []error{images.ErrUnknown}},
+	{apitypes.CodeImageLogin, http.StatusUnprocessableEntity, "The registry demands a login, or another one", []error{images.ErrLogin}},
+	{apitypes.CodeImageDamaged, http.StatusUnprocessableEntity, "A digest, a size or an archive of the image is wrong", []error{images.ErrCorrupt}},
+	{apitypes.CodeImagePlatform, http.StatusUnprocessableEntity, "The image is for other hosts", []error{images.ErrPlatform}},
+	{apitypes.CodeImageRefused, http.StatusUnprocessableEntity, "The image breaks a rule", []error{images.ErrRefused}},
+	{apitypes.CodeRegistry, http.StatusBadGateway, "The registry cannot be reached, or fails", []error{images.ErrRegistry}},
 	{apitypes.CodeNotFound, http.StatusNotFound, "Not found", []error{session.ErrNotFound}},
 	{apitypes.CodeSessionConflict, http.StatusConflict, "The live session differs from the request", []error{session.ErrConflict}},
 	{apitypes.CodeExists, http.StatusConflict, "A managed process with this ID is already running", []error{session.ErrExists}},
@@ -62,8 +72,8 @@ var kinds = []kind{
 	{apitypes.CodeNoOffset, http.StatusRequestedRangeNotSatisfiable, "The stream has no such offset", []error{relay.ErrRange}},
 	{apitypes.CodeNoStream, http.StatusNotFound, "The process has no such stream", []error{relay.ErrNoStream}},
 	{apitypes.CodeShuttingDown, http.StatusServiceUnavailable, "The daemon is being stopped", []error{session.ErrClosed, relay.ErrClosed}},
-	{apitypes.CodeStorage, http.StatusInsufficientStorage, "The daemon could not write its state; nothing was changed", []error{session.ErrStorage}},
-	{apitypes.CodeQuota, http.StatusTooManyRequests, "A quota is used up", []error{policy.ErrQuota}},
+	{apitypes.CodeStorage, http.StatusInsufficientStorage, "The daemon could not write its state; nothing was changed", []error{session.ErrStorage, images.ErrNoSpace}},
+	{apitypes.CodeQuota, http.StatusTooManyRequests, "A quota is used up", []error{policy.ErrQuota, images.ErrQuota}},
 	{apitypes.CodeRate, http.StatusTooManyRequests, "Too many of these per second", []error{policy.ErrRate}},
 	{apitypes.CodeDenied, http.StatusForbidden, "The policy forbids it", []error{policy.ErrDenied}},
 	{apitypes.CodeProgramNotFound, http.StatusUnprocessableEntity, "The program does not exist in the box", []error{engine.ErrNotFound}},

@@ -41,6 +41,7 @@ func sessionOf(v *session.View) apitypes.Session {
 	spec.CopyFields(&s, *v)
 	spec.CopyFields(&s, *r)
 	s.Env, s.WorkspaceTarget = slices.Clone(r.Env), r.Target()
+	s.Published = publishedOf(v.Published)
 	for _, w := range v.Volumes {
 		s.Volumes = append(s.Volumes, apitypes.AttachedVolume{Name: w.Name, Target: w.Target, ReadOnly: w.ReadOnly})
 	}
@@ -60,12 +61,20 @@ func sessionOf(v *session.View) apitypes.Session {
 	return s
 }
 
+func publishedOf(list []session.PublishedPort) []apitypes.Published {
+	out := make([]apitypes.Published, len(list))
+	for i, p := range list {
+		out[i] = apitypes.Published(p)
+	}
+	return out
+}
+
 func processOf(v *session.ProcessView) apitypes.Process {
 	return apitypes.Process{
 		ID: v.ID, Session: v.Session.ID, State: string(v.State), PID: v.PID, Argv: v.Args, TTY: v.TTY, Box: v.Box,
 		History: apitypes.Size(v.History), DropOldest: v.DropOldest, DropStderr: v.DropStderr, Memory: apitypes.Size(v.Memory), Labels: v.Labels, StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
 		Ready: (*apitypes.ProcessReady)(v.Ready), ReadyAt: timePtr(v.ReadyAt), Restart: v.Restart, Restarts: v.Restarts, RestartAt: timePtr(v.RestartAt),
-		Failure: v.Failure, FailureOutput: v.FailureOutput,
+		Failure: v.Failure, FailureOutput: v.FailureOutput, Denied: denialsOf(v.Denied),
 		ExitCode: v.ExitCode, Signal: linux.SignalName(v.Signal), Verdict: string(v.Verdict), Limit: v.Limit,
 	}
 }
@@ -88,13 +97,12 @@ func timePtr(t time.Time) *time.Time {
 }
 
 // programOf returns the command line of a request, argv or a line for the shell, and its
-// environment as KEY=VALUE.
+// environment as KEY=VALUE. Without both, which means the default command of the image, the
+// command line is empty.
 func programOf(argv []string, shell string, env map[string]string) (args, list []string, err error) {
 	switch {
 	case len(argv) > 0 && shell != "":
 		return nil, nil, &engine.FieldError{Field: "shell", Value: spec.Quote(shell), Rule: "must be absent if argv is given"}
-	case len(argv) == 0 && shell == "":
-		return nil, nil, &engine.FieldError{Field: "argv", Value: "[]", Rule: "must name a program, or shell must be given"}
 	case shell != "":
 		argv = []string{"/bin/sh", "-c", shell}
 	}
@@ -113,6 +121,8 @@ func commandError(err error, argv []string) error {
 		switch {
 		case bad.Field == "dir":
 			field = "cwd"
+		case bad.Field == "args":
+			field = "argv"
 		case bad.Field == "args and env" || strings.HasPrefix(bad.Field, "args[") && len(argv) == 0:
 			field = program
 		case strings.HasPrefix(bad.Field, "args["):

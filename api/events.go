@@ -26,6 +26,7 @@ func (c *call) events() error {
 	}
 	sub := c.s.opt.Sessions.Subscribe(c.listTenant(), since)
 	defer sub.Close()
+	defer c.s.opt.Sessions.WatchPorts(c.listTenant())()
 	ctx, cancel := c.untilStopped()
 	defer cancel()
 	c.w.Header().Set("Content-Type", sse)

@@ -108,7 +108,7 @@ func resultOf(res *session.ExecResult, took time.Duration, out *outputs) apitype
 	return apitypes.ExecResult{
 		Outputs: out.files, OutputsTruncated: out.truncated, OutputsError: out.failure,
 		ExitCode: res.Exit(), Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
-		Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
+		Denied: denialsOf(res.Denied), Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
 		Created: res.Session.Created, Recreated: res.Session.Recreated,
 	}
 }
@@ -185,7 +185,7 @@ func (w *lineWriter) beginLocked() {
 	}
 }
 
-func (w *lineWriter) send(e *apitypes.ExecEvent) error {
+func (w *lineWriter) send(e any) error {
 	line, err := json.Marshal(e)
 	if err != nil {
 		return err

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,6 +75,7 @@ type fakeBox struct {
 	mu      sync.Mutex
 	spec    engine.Spec
 	managed []*fakeManaged
+	dials   []net.Conn
 }
 
 func (b *fakeBox) ID() string            { return b.spec.ID }
@@ -106,6 +110,33 @@ func (b *fakeBox) Usage() (engine.Usage, error) {
 
 func (b *fakeBox) Ports() ([]engine.Port, error) {
 	return []engine.Port{{Protocol: "tcp", Address: "127.0.0.1", Port: 8080}}, nil
+}
+
+// Dial connects to a port of the host.
+func (b *fakeBox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.dials = append(b.dials, c)
+	}
+	return c, err
+}
+
+// dialled returns all connections to ports of boxes, closed ones too.
+func (e *fakeEngine) dialled() (all []net.Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, b := range e.boxes {
+		b.mu.Lock()
+		all = append(all, b.dials...)
+		b.mu.Unlock()
+	}
+	return all
+}
+
+func (b *fakeBox) Listen(context.Context, ...netip.AddrPort) ([]net.Listener, error) {
+	return nil, errors.ErrUnsupported
 }
 
 // command is what plays args in a box: this very binary for file operations.

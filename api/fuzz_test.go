@@ -51,7 +51,7 @@ func FuzzExecBody(f *testing.F) {
 		if err != nil && !errors.Is(err, engine.ErrInvalid) {
 			t.Fatal(err)
 		}
-		if err == nil && (len(e.Args) == 0 || e.Timeout < 0 || e.OutputLimit < 0) {
+		if err == nil && (len(e.Args) == 0 != (len(q.Argv) == 0 && q.Shell == "") || e.Timeout < 0 || e.OutputLimit < 0) {
 			t.Fatalf("%+v", e)
 		}
 	})

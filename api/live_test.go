@@ -29,7 +29,7 @@ func TestStatus(t *testing.T) {
 	c, ctx := f.client(), t.Context()
 	ensure(t, c, "a")
 	s, err := c.Status(ctx)
-	if err != nil || !s.Available || s.Reason != "" || s.Version != "test" || s.Sessions["running"] != 1 || !s.Engine.OK || len(s.Quota) != 9 {
+	if err != nil || !s.Available || s.Reason != "" || s.Version != "test" || s.Sessions["running"] != 1 || !s.Engine.OK || len(s.Quota) != 10 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	all, err := f.as(adminToken, AllTenants).Status(ctx)

@@ -96,6 +96,7 @@ var (
 	descSessions   = describe("sessions", "Sessions by state.", "state")
 	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
+	descNetwork    = describe("network_connections_total", "Connections of boxes that have ended (allowed) or were refused (denied).", "verdict")
 )
 
 // figure is one number that the daemon reports.
@@ -131,6 +132,13 @@ var figures = []figure{
 	{describe("relay_attached_total", "Relay connections made."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.relay.Attached.Load()) }},
 	{describe("relay_refused_total", "Relay connections refused."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.relay.Refused.Load()) }},
 	{describe("relay_lost_bytes_total", "Bytes that relay clients were told are gone."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.relay.LostBytes.Load()) }},
+	{describe("network_connections_open", "Connections of boxes that are open."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.Network.Open) }},
+	{describe("network_in_bytes_total", "Bytes that boxes received over connections that have ended."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Network.In) }},
+	{describe("network_out_bytes_total", "Bytes that boxes sent over connections that have ended."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Network.Out) }},
+	{describe("published_connections_total", "Connections through published ports to programs of boxes."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Callers) }},
+	{describe("published_refused_total", "Connections to published ports that were reset: nothing listened in the box, or there were too many."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.CallersRefused) }},
+	{describe("published_in_bytes_total", "Bytes that boxes received over published ports, in connections that have ended."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.CallersIn) }},
+	{describe("published_out_bytes_total", "Bytes that boxes sent over published ports, in connections that have ended."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.CallersOut) }},
 	{describe("launcher_up", "1 if the engine could make a box now."), prometheus.GaugeValue, func(r *readings) float64 { return gauge(r.healthy) }},
 	{describe("audit_up", "1 if the audit log can be written."), prometheus.GaugeValue, func(r *readings) float64 { return gauge(r.audit) }},
 }
@@ -147,7 +155,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, c.labelled} {
 		ch <- d
 	}
 	for _, f := range c.used {
@@ -172,6 +180,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for verdict, n := range r.stats.Verdicts {
 		ch <- prometheus.MustNewConstMetric(descVerdicts, prometheus.CounterValue, float64(n), string(verdict))
+	}
+	for verdict, n := range map[string]uint64{"allowed": r.stats.Network.Allowed, "denied": r.stats.Network.Denied} {
+		ch <- prometheus.MustNewConstMetric(descNetwork, prometheus.CounterValue, float64(n), verdict)
 	}
 	c.collectSessions(ch)
 	c.collectUsage(ch)

@@ -24,7 +24,7 @@ const schemas = "#/components/schemas/"
 // for the same code.
 func Document() []byte {
 	// A request may have "512M" and "1m30s"; an answer has numbers.
-	asked, registry := huma.NewMapRegistry(schemas, schemaName), huma.NewMapRegistry(schemas, schemaName)
+	asked, registry := huma.NewMapRegistry(schemas, schemaName), huma.NewMapRegistry(schemas, answerName)
 	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[sizeSchema]())
 	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[durationSchema]())
 	registry.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[int64]())
@@ -80,6 +80,15 @@ func schemaName(t reflect.Type, hint string) string {
 	return name
 }
 
+// answerName is schemaName for answers. Types with sizes that requests have, too, get another name.
+func answerName(t reflect.Type, hint string) string {
+	name := schemaName(t, hint)
+	if theirs := map[string]string{"NetworkRules": "SessionNetworkRules", "NetworkLimits": "NetworkLimitsInForce"}[name]; theirs != "" {
+		return theirs
+	}
+	return name
+}
+
 // merge adds more to all. Types that requests and answers share must be the same in both.
 func merge(all, more map[string]*huma.Schema) error {
 	for name, schema := range more {
@@ -107,6 +116,7 @@ var enums = map[string][]any{
 	"Process.verdict":    verdicts,
 	"ExecEvent.stream":   {"stdout", "stderr"},
 	"Volume.state":       {apitypes.VolumeReady, apitypes.VolumeRemoving, apitypes.VolumeLost},
+	"ImageProgress.step": {"resolve", "download", "unpack", "done"},
 	"FileInfo.type":      {"file", "dir", "symlink", "fifo", "socket", "device"},
 	"Port.protocol":      {"tcp", "tcp6", "udp", "udp6"},
 
@@ -118,7 +128,8 @@ var enums = map[string][]any{
 	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventExecStarted,
 		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventProcessReady, session.EventProcessUnready, session.EventOOM,
 		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventVolumeCreated, session.EventVolumeResized,
-		session.EventVolumeRemoved, session.EventSensitive, session.EventVolumeMarked, session.EventExpired, session.EventRemoved, session.EventError},
+		session.EventVolumeRemoved, session.EventSensitive, session.EventVolumeMarked,
+		session.EventImageProgress, session.EventImagePulled, session.EventImageRemoved, session.EventConnection, session.EventPortPublished, session.EventPortUnpublished, session.EventPortOpened, session.EventPortClosed, session.EventExpired, session.EventRemoved, session.EventError},
 }
 
 var (
@@ -191,7 +202,11 @@ func (rt *route) response(registry huma.Registry) *huma.Response {
 	switch rt.replyType {
 	case "":
 	case ndjson:
-		r.Content[ndjson] = &huma.MediaType{Schema: textOf(schemaOf(registry, apitypes.ExecEvent{}), "Lines; each is the JSON of an ExecEvent.")}
+		line := rt.line
+		if line == nil {
+			line = apitypes.ExecEvent{}
+		}
+		r.Content[ndjson] = &huma.MediaType{Schema: textOf(schemaOf(registry, line), "Lines; each is the JSON of an "+reflect.TypeOf(line).Name()+".")}
 	case sse:
 		r.Content[sse] = &huma.MediaType{Schema: textOf(schemaOf(registry, rt.reply), "Server-sent events; the data of each is the JSON of this.")}
 	case "application/json":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -62,6 +63,9 @@ func problemOf(err error, request string) apitypes.Problem {
 	if quota, ok := errors.AsType[*policy.QuotaError](err); ok {
 		p.Scope = scopeOf(quota.Tenant)
 		p.Limit, p.Value, p.InUse, p.Asked = quota.Resource, quota.Limit, quota.InUse, quota.Asked
+	}
+	if errors.Is(err, images.ErrQuota) {
+		p.Scope, p.Limit = "tenant", "images"
 	}
 	if rate, ok := errors.AsType[*policy.RateError](err); ok {
 		p.Scope, p.Holder = rate.Scope, rate.Holder

@@ -25,16 +25,21 @@ var matrix = map[string]string{
 	"GET /v1/execs":        "-++++",
 	"GET /v1/usage":        "-++++",
 
-	"GET /v1/sessions":            "-++++",
-	"POST /v1/sessions":           "--+-+",
-	"GET /v1/sessions/{id}":       "-++++",
-	"PATCH /v1/sessions/{id}":     "--+-+",
-	"DELETE /v1/sessions/{id}":    "--+-+",
-	"GET /v1/sessions/{id}/usage": "-++++",
-	"GET /v1/sessions/{id}/ports": "-++++",
-	"POST /v1/sessions/{id}/exec": "--+-+",
-	"GET /v1/sessions/{id}/execs": "-++++",
-	"POST /v1/sessions/{id}/code": "--+-+",
+	"GET /v1/sessions":                     "-++++",
+	"POST /v1/sessions":                    "--+-+",
+	"GET /v1/sessions/{id}":                "-++++",
+	"PATCH /v1/sessions/{id}":              "--+-+",
+	"DELETE /v1/sessions/{id}":             "--+-+",
+	"GET /v1/sessions/{id}/usage":          "-++++",
+	"GET /v1/sessions/{id}/network":        "-++++",
+	"GET /v1/sessions/{id}/ports":          "-++++",
+	"POST /v1/sessions/{id}/exec":          "--+-+",
+	"GET /v1/sessions/{id}/execs":          "-++++",
+	"POST /v1/sessions/{id}/code":          "--+-+",
+	"GET /v1/sessions/{id}/ports/{port}":   "--+-+",
+	"GET /v1/sessions/{id}/tunnels/{port}": "--+-+",
+	"POST /v1/sessions/{id}/links":         "--+-+",
+	"DELETE /v1/sessions/{id}/links":       "--+-+",
 
 	"GET /v1/sessions/{id}/processes":               "-++++",
 	"POST /v1/sessions/{id}/processes":              "--+-+",
@@ -63,6 +68,14 @@ var matrix = map[string]string{
 	"GET /v1/volumes/{name}":    "-++++",
 	"PATCH /v1/volumes/{name}":  "--+-+",
 	"DELETE /v1/volumes/{name}": "--+-+",
+
+	"GET /v1/images":         "-++++",
+	"POST /v1/images":        "--+-+",
+	"DELETE /v1/images":      "--+-+",
+	"GET /v1/images/inspect": "-++++",
+	"POST /v1/images/import": "--+-+",
+	"POST /v1/images/verify": "--+-+",
+	"POST /v1/images/gc":     "----+",
 
 	"GET /v1/sensitive-paths":    "---++",
 	"DELETE /v1/sensitive-paths": "----+",
@@ -94,7 +107,7 @@ func TestRoles(t *testing.T) {
 // admitted says whether a request got past the question of who sent it.
 func (f *fixture) admitted(rt route, token string) bool {
 	f.t.Helper()
-	path := strings.NewReplacer("{id}", "none", "{pid}", "none", "{name}", "none").Replace(rt.path)
+	path := strings.NewReplacer("{id}", "none", "{pid}", "none", "{name}", "none", "{port}", "80").Replace(rt.path)
 	req, err := http.NewRequest(rt.method, f.base+path, nil)
 	if err != nil {
 		f.t.Fatal(err)
@@ -126,7 +139,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		if !strings.Contains(rt.path, "{id}") && !strings.Contains(rt.path, "{name}") {
 			continue
 		}
-		body := map[string]string{"exec": `{"argv":["true"]}`, "code": `{"language":"x","code":"x"}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "resize-volume": `{"size":"9M"}`, "signal-process": `{"signal":"1"}`}[rt.name]
+		body := map[string]string{"exec": `{"argv":["true"]}`, "code": `{"language":"x","code":"x"}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "resize-volume": `{"size":"9M"}`, "signal-process": `{"signal":"1"}`, "make-link": `{"port":80}`}[rt.name]
 		if body == "" && (rt.body != nil || rt.rawBody != "") {
 			body = "{}"
 		}
@@ -182,7 +195,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 
 // fill puts ids into a path, and a path of a file into the query.
 func fill(path, id string) string {
-	path = strings.NewReplacer("{id}", id, "{name}", id, "{pid}", "p").Replace(path)
+	path = strings.NewReplacer("{id}", id, "{name}", id, "{pid}", "p", "{port}", "80").Replace(path)
 	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") && !strings.HasSuffix(path, "rename") && !strings.HasSuffix(path, "copy") {
 		path += "?path=x"
 	}

@@ -23,6 +23,8 @@ type route struct {
 	status       int
 	reply        any      // zero value of the type of the JSON answer; nil: see replyType
 	replyType    string   // content type of an answer that is not, or not only, JSON
+	line         any      // zero value of the type of a line of an ndjson answer; nil: an apitypes.ExecEvent
+	anything     bool     // every method, path below, query and body is for the box; the rest describes GET of the path itself
 	fails        []string // codes below 500, in addition to those that follow from the rest
 	handler      func(*call) error
 }
@@ -41,6 +43,9 @@ var (
 	globParam   = param{"glob", "array", "Only what matches: *.png, src or **/*.csv, relative to path; a directory stands for everything in it. May be repeated.", false, nil}
 	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false, nil}
 
+	sharedParam = param{"shared", "boolean", "The shared image, of all tenants; only for callers who may act for all of them.", false, nil}
+	imageParams = []param{{"reference", "string", "The image, as people write it, or by digest.", true, nil}, sharedParam}
+
 	historyParams = []param{{"since", "string", "Only what ended since: a duration before now, or a time of RFC 3339.", false, nil}, {"until", "string", "Only what ended before.", false, nil},
 		{"verdict", "array", "Only what has this verdict; may be repeated.", false, nil}, {"output", "boolean", "With the output that is kept.", false, nil},
 		{"limit", "integer", "Entries at most, up to 1000; 0: 100.", false, nil}, {"before", "integer", "Only entries with lower numbers.", false, nil}}
@@ -58,9 +63,13 @@ const (
 	processesPath = sessionPath + "/processes"
 	processPath   = processesPath + "/{pid}"
 	filesPath     = sessionPath + "/files"
+	portPath      = sessionPath + "/ports/{port}"
+	tunnelPath    = sessionPath + "/tunnels/{port}"
+	linksPath     = sessionPath + "/links"
 	volumesPath   = "/v1/volumes"
 	volumePath    = volumesPath + "/{name}"
 	sensitivePath = "/v1/sensitive-paths"
+	imagesPath    = "/v1/images"
 )
 
 // routes are all operations, in the order of the documents. Reading needs a viewer,
@@ -102,9 +111,19 @@ var routes = []route{
 		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: onSession((*call).removeSession)},
 	{method: "GET", path: sessionPath + "/usage", name: "usage", summary: "What the session's box uses now", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Usage{}, fails: []string{apitypes.CodeBoxLost}, handler: onSession((*call).usage)},
+	{method: "GET", path: sessionPath + "/network", name: "network", summary: "Connections of the session's box, and what was refused", role: Viewer,
+		status: http.StatusOK, reply: apitypes.Network{}, handler: onSession((*call).network)},
 	{method: "GET", path: sessionPath + "/ports", name: "ports", summary: "What listens in the session's box", role: Viewer,
 		status: http.StatusOK, reply: apitypes.PortList{}, fails: []string{apitypes.CodeBoxLost}, handler: onSession((*call).ports)},
+	{method: "GET", path: portPath, name: "port", summary: "What a server in the session's box serves on a TCP port: requests of every method to this path and below it", role: Operator, anything: true,
+		status: http.StatusOK, replyType: "*/*", fails: []string{apitypes.CodeDenied}, handler: onSession((*call).port)},
+	{method: "GET", path: tunnelPath, name: "tunnel", summary: "A TCP connection to a port of the session's box, by WebSocket; boxd forward uses it", role: Operator,
+		status: http.StatusSwitchingProtocols, fails: []string{apitypes.CodeDenied}, handler: onSession((*call).tunnel)},
 
+	{method: "POST", path: linksPath, name: "make-link", summary: "Make a link that shows a port of the session's box to its holder, without a login", role: Operator,
+		body: apitypes.LinkRequest{}, status: http.StatusCreated, reply: apitypes.Link{}, fails: []string{apitypes.CodePreviewsDisabled, apitypes.CodeDenied, apitypes.CodeState}, handler: onSession((*call).makeLink)},
+	{method: "DELETE", path: linksPath, name: "revoke-links", summary: "Revoke all links to the session's box, and end what they have opened", role: Operator,
+		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: onSession((*call).revokeLinks)},
 	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
 		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: onSession((*call).exec)},
 	{method: "POST", path: sessionPath + "/code", name: "code", summary: "Run source code in a language of the session's profile; the answer is exec's, streamed likewise", role: Operator,
@@ -176,6 +195,22 @@ var routes = []route{
 	{method: "DELETE", path: volumePath, name: "remove-volume", summary: "Remove a volume that no session has, with all that is in it", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeVolumeInUse, apitypes.CodeState}, handler: onVolume((*call).removeVolume)},
 
+	{method: "GET", path: imagesPath, name: "list-images", summary: "The images that the tenant can use: its own and the shared ones", role: Viewer,
+		status: http.StatusOK, reply: apitypes.ImageList{}, fails: []string{apitypes.CodeImagesDisabled}, handler: onImages((*call).listImages)},
+	{method: "POST", path: imagesPath, name: "pull-image", summary: "Pull an image from its registry, unless it is there; with Accept: application/x-ndjson the progress is streamed", role: Operator,
+		body: apitypes.ImagePull{}, status: http.StatusOK, reply: apitypes.Image{}, replyType: ndjson, line: apitypes.ImageEvent{}, fails: addImageRefusals, handler: onImages((*call).pullImage)},
+	{method: "DELETE", path: imagesPath, name: "remove-image", summary: "Remove a reference; the layers go with the next collection", role: Operator,
+		query: imageParams, status: http.StatusNoContent, fails: imageRefusals, handler: onImages((*call).removeImage)},
+	{method: "GET", path: imagesPath + "/inspect", name: "get-image", summary: "An image, with what it says of the commands that run in it", role: Viewer,
+		query: imageParams, status: http.StatusOK, reply: apitypes.Image{}, fails: imageRefusals, handler: onImages((*call).getImage)},
+	{method: "POST", path: imagesPath + "/import", name: "import-image", summary: "Import an image from a tar archive: an OCI layout, an archive of docker save, or a root file system", role: Operator,
+		query:   []param{{"name", "string", "Reference that the image gets; absent: that in the archive.", false, nil}, {"platform", "string", "OS/architecture[/variant], if the archive has several.", false, nil}, sharedParam},
+		rawBody: tarball, status: http.StatusOK, reply: apitypes.Image{}, fails: append(slices.Clone(addImageRefusals), apitypes.CodeMediaType), handler: onImages((*call).importImage)},
+	{method: "POST", path: imagesPath + "/verify", name: "verify-image", summary: "Compare an image on disk with what was pulled", role: Operator,
+		body: apitypes.ImageName{}, status: http.StatusNoContent, fails: append(slices.Clone(imageRefusals), apitypes.CodeImageDamaged), handler: onImages((*call).verifyImage)},
+	{method: "POST", path: imagesPath + "/gc", name: "collect-images", summary: "Delete layers and images that nothing needs", role: Admin,
+		status: http.StatusOK, reply: apitypes.ImagesCollected{}, fails: []string{apitypes.CodeImagesDisabled}, handler: onImages((*call).collectImages)},
+
 	{method: "GET", path: sensitivePath, name: "list-sensitive-paths", summary: "Paths of the host and of skills that sensitive sessions could write to", role: Viewer, everyTenant: true,
 		status: http.StatusOK, reply: apitypes.SensitivePathList{}, handler: (*call).listSensitivePaths},
 	{method: "DELETE", path: sensitivePath, name: "forget-sensitive-path", summary: "Forget that a path is sensitive, once it is removed or emptied", role: Admin,
@@ -189,12 +224,18 @@ var (
 	// useRefusals are those of every operation that needs the session's box.
 	useRefusals = []string{apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost, apitypes.CodeBoxAtLimit}
 	// makeRefusals are those of every operation that may create a session.
-	makeRefusals = []string{apitypes.CodeSessionConflict, apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeNoMountPoint, apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost}
+	makeRefusals = []string{apitypes.CodeImageNotPresent, apitypes.CodeImageNotFound, apitypes.CodeImageLogin, apitypes.CodeImageDamaged, apitypes.CodeImagePlatform, apitypes.CodeImageRefused, apitypes.CodeSessionConflict, apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeNoMountPoint, apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost}
 	// runRefusals are those of every operation that runs a program.
 	runRefusals = slices.Concat(useRefusals, makeRefusals, []string{
 		apitypes.CodeProgramNotFound, apitypes.CodeProgramNotExecutable, apitypes.CodeNoDirectory})
 	fileRefusals = slices.Concat(useRefusals, []string{apitypes.CodeFilePermission, apitypes.CodeNoFile, apitypes.CodeFileExists, apitypes.CodeFileType,
 		apitypes.CodeNotEmpty, apitypes.CodeFileTooLarge, apitypes.CodeFileOperation})
+)
+
+// imageRefusals are those of every operation on an image that is there, addImageRefusals of those that make one.
+var (
+	imageRefusals    = []string{apitypes.CodeImagesDisabled, apitypes.CodeImageNotFound}
+	addImageRefusals = slices.Concat(imageRefusals, []string{apitypes.CodeDenied, apitypes.CodeImageLogin, apitypes.CodeImageDamaged, apitypes.CodeImagePlatform, apitypes.CodeImageRefused, apitypes.CodeQuota})
 )
 
 // refusals returns the codes below 500 with which rt can answer, sorted. The tests of this

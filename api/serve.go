@@ -40,6 +40,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.panicked(p)
 		}
 	}()
+	if err := s.forPreviews(r); err != nil {
+		c.fail(err)
+		return
+	}
+	if setPort(r) {
+		c.route = portRoute
+		if err := c.serve(); err != nil {
+			c.fail(err)
+		}
+		return
+	}
 	if err := checkURL(r.URL); err != nil {
 		c.fail(err)
 		return
@@ -80,13 +91,16 @@ func (c *call) serve() error {
 			return err
 		}
 		share := c.s.requestShare
-		if c.route.status == http.StatusSwitchingProtocols {
+		if c.route.status == http.StatusSwitchingProtocols || c.route.anything && c.r.Header.Get("Upgrade") != "" {
 			share = c.s.relayShare // its connection leaves the listener
 		}
 		if !share.takePlace(c.who.Tenant) {
 			return refuse(apitypes.CodeTooManyConnections, "", "%d requests of this tenant are under way: wait for some, or close some", share.most)
 		}
 		defer share.freePlace(c.who.Tenant)
+	}
+	if c.route.anything {
+		return c.route.handler(c)
 	}
 	if err := c.checkQuery(); err != nil {
 		return err
@@ -109,7 +123,7 @@ func (c *call) admit() (err error) {
 		return err
 	} else if err != nil {
 		code := apitypes.CodeUnauthenticated
-		if errors.Is(err, errStranger) || errors.Is(err, errBrowser) {
+		if errors.Is(err, errStranger) || errors.Is(err, errBrowser) || errors.Is(err, errOtherPage) {
 			code = apitypes.CodeForbidden
 		}
 		return &refusal{code: code, detail: err.Error(), err: err}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/images"
+	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
 )
@@ -28,12 +30,18 @@ type Options struct {
 	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
 	// to.
 	Health func(ctx context.Context) error
-	// Warnings name settings that the operator of the daemon should change.
-	Warnings []string
+	// Warnings returns what the operator of the daemon should change; nil: nothing.
+	Warnings func() []string
 	// Ready reports why the daemon itself cannot serve; nil: it can.
 	Ready func() error
 	// Audit is the log whose head the status shows; nil: there is none.
 	Audit *audit.Log
+	// Images is the store of images; nil: the routes of images answer with apitypes.CodeImagesDisabled.
+	Images *images.Store
+	// AllowImage refuses an image that tenant must not pull or import, images.Shared for a shared one, with an
+	// error that says why. reference is full, see spec.Reference. nil: every image is allowed. AllowPull is asked
+	// instead for pulls of callers who may not act for all tenants.
+	AllowImage, AllowPull func(tenant, reference string) error
 	// Metrics is the one whose ObserveExec is session.Options.Observe; nil: a new one.
 	Metrics *Metrics
 	// MetricLabels are the keys of labels of sessions that metrics tell apart.
@@ -58,6 +66,8 @@ type Options struct {
 	Scope string
 	// Relay are the bounds of relays; New sets Counters, Logger and Refuse.
 	Relay relay.Options
+	// Previews; nil: there are no links, and ports are seen through the API only.
+	Previews *Previews
 	// Others are handlers of other protocols on the same listeners.
 	Others []Other
 }
@@ -83,12 +93,14 @@ type Server struct {
 	started time.Time
 	openapi func() []byte
 	hubs    *hubTable
+	ports   *preview.Proxy
 	relays  chan struct{} // holds a token for each open relay
 	// How many requests and relays one tenant may have open.
-	requestShare, relayShare *share
-	histories                chan struct{} // holds a token for each answer about the history or the usage
-	historyShare             *share        // of one tenant, of histories
-	outputs                  *outputBudget
+	requestShare, relayShare, previewShare *share
+	previewing                             chan struct{} // holds a token for each request to a host name of previews
+	histories                              chan struct{} // holds a token for each answer about the history or the usage
+	historyShare                           *share        // of one tenant, of histories
+	outputs                                *outputBudget
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc
@@ -115,12 +127,19 @@ func New(o Options) *Server {
 	s := &Server{
 		opt: o, log: o.Logger, metrics: o.Metrics, started: time.Now(),
 		relays:       make(chan struct{}, o.MaxRelays),
-		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays),
-		histories: make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
+		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays), previewShare: newShare(o.MaxConnections),
+		previewing: make(chan struct{}, o.MaxConnections),
+		histories:  make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
 		outputs: newOutputBudget(),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)
+	ports := preview.Options{Dial: s.dialPort, Changed: s.portsChanged, OwnAuthorization: s.ownAuthorization, Logger: o.Logger}
+	if o.Previews != nil {
+		ports.DropHeaders = o.Previews.DropHeaders
+	}
+	s.ports = preview.New(ports)
+	o.Sessions.WhenBoxEnds(func(key session.Key) { s.ports.Forget(key.Tenant, key.ID) })
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams, s.stop = context.WithCancel(context.Background())
 	s.metrics.registry.MustRegister(newCollector(s))
@@ -132,10 +151,14 @@ func New(o Options) *Server {
 // Serve accepts connections of l until Shutdown, and closes l. With config it speaks TLS.
 // It returns nil after Shutdown.
 func (s *Server) Serve(l net.Listener, config *tls.Config) error {
-	srv, err := s.newHTTP(config)
+	srv, err := s.newHTTP(config, s)
 	if err != nil {
 		return l.Close()
 	}
+	return serveOn(srv, l, config)
+}
+
+func serveOn(srv *http.Server, l net.Listener, config *tls.Config) (err error) {
 	if config != nil {
 		err = srv.ServeTLS(l, "", "")
 	} else {
@@ -147,12 +170,12 @@ func (s *Server) Serve(l net.Listener, config *tls.Config) error {
 	return err
 }
 
-func (s *Server) newHTTP(config *tls.Config) (*http.Server, error) {
+func (s *Server) newHTTP(config *tls.Config, handler http.Handler) (*http.Server, error) {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // only HTTP/1.1, because WebSocket takes over the connection
 	conns := newConnTable(s.opt.MaxConnections)
 	srv := &http.Server{
-		Handler:           s,
+		Handler:           handler,
 		TLSConfig:         config,
 		ReadHeaderTimeout: s.opt.HeaderTimeout,
 		IdleTimeout:       s.opt.IdleTimeout,
@@ -173,8 +196,8 @@ func (s *Server) newHTTP(config *tls.Config) (*http.Server, error) {
 }
 
 // Shutdown stops accepting connections and waits until the current requests are answered or
-// ctx ends; then it cancels them and waits once more. It ends endless streams at once, and
-// asks the clients of relays to reconnect.
+// ctx ends; then it cancels them and waits once more. It ends endless streams and what
+// goes to ports of boxes at once, and asks the clients of relays to reconnect.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stop()
@@ -186,6 +209,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		wg.Go(func() { errs[i] = drain(ctx, srv, s.cancel) })
 	}
 	wg.Go(s.hubs.close)
+	s.ports.Close() // a page may load for ever
 	wg.Wait()
 	s.cancel()
 	return errors.Join(errs...)

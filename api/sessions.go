@@ -86,20 +86,47 @@ func (c *call) usage(key session.Key) error {
 	return c.reply(http.StatusOK, apitypes.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: durationPtr(u.CPU), Throttled: durationPtr(u.Throttled)})
 }
 
-func (c *call) ports(key session.Key) error {
-	box, err := c.s.opt.Sessions.Peek(key)
+func (c *call) network(key session.Key) error {
+	v, err := c.s.opt.Sessions.Network(key)
 	if err != nil {
 		return err
 	}
-	list := apitypes.PortList{Ports: []apitypes.Port{}}
-	if box != nil {
-		ports, err := box.Ports()
-		if err != nil {
-			return err
+	return c.reply(http.StatusOK, apitypes.Network{On: v.On, Live: connectionsOf(v.Live), Recent: connectionsOf(v.Recent), Denied: append([]apitypes.Denial{}, denialsOf(v.Denied)...)})
+}
+
+func connectionsOf(list []session.Connection) []apitypes.Connection {
+	out := []apitypes.Connection{}
+	for _, c := range list {
+		var one apitypes.Connection
+		spec.CopyFields(&one, c)
+		one.Duration = apitypes.Duration(c.Duration)
+		if c.Address.IsValid() {
+			one.Address = c.Address.String()
 		}
-		for _, p := range ports {
-			list.Ports = append(list.Ports, apitypes.Port(p))
-		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func denialsOf(list []session.Denial) (out []apitypes.Denial) {
+	for _, d := range list {
+		out = append(out, apitypes.Denial(d))
+	}
+	return out
+}
+
+func (c *call) ports(key session.Key) error {
+	ports, err := c.s.opt.Sessions.Ports(key)
+	if err != nil {
+		return err
+	}
+	v, err := c.s.opt.Sessions.Get(key)
+	if err != nil {
+		return err
+	}
+	list := apitypes.PortList{Ports: []apitypes.Port{}, Published: publishedOf(v.Published)}
+	for _, p := range ports {
+		list.Ports = append(list.Ports, apitypes.Port(p))
 	}
 	return c.reply(http.StatusOK, list)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -85,7 +86,9 @@ func (c *call) status() error {
 				s.Audit.OK, s.Audit.Reason = false, err.Error()
 			}
 		}
-		s.Warnings = c.s.opt.Warnings
+		if c.s.opt.Warnings != nil {
+			s.Warnings = c.s.opt.Warnings()
+		}
 	}
 	return c.reply(http.StatusOK, s)
 }
@@ -120,6 +123,15 @@ func (c *call) errors() error {
 	return c.reply(http.StatusOK, list)
 }
 
+// networkOf leaves out upstream proxies and the sources of secrets: only the operator sees them.
+func networkOf(r rules.Rules) apitypes.ProfileNetwork {
+	n := apitypes.ProfileNetwork{Allow: r.Allow, Deny: r.Deny, Public: r.Public, Limits: r.Limits}
+	for _, in := range r.Inject {
+		n.Inject = append(n.Inject, apitypes.InjectedHeader{Host: in.Host, Header: in.Header})
+	}
+	return n
+}
+
 func (c *call) profiles() error {
 	list := apitypes.ProfileList{Profiles: []apitypes.Profile{}}
 	for _, p := range c.s.opt.Sessions.Profiles() {
@@ -129,7 +141,9 @@ func (c *call) profiles() error {
 			languages = append(languages, apitypes.Language{Name: name, Command: l.Command, File: l.File})
 		}
 		list.Profiles = append(list.Profiles, apitypes.Profile{
-			Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
+			Name: p.Name, Settings: p.Settings, Images: p.Images, ImageDigests: p.ImageDigests, AllowNetwork: p.AllowNetwork,
+			NetworkRules: networkOf(p.NetworkRules),
+			AllowPublish: p.AllowPublish, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
 			KeepArgv: p.KeepArgv, KeepOutput: p.KeepOutput,
 			Caps: p.Caps, Locked: append([]string{}, p.Locked...), Languages: languages, // never null
 		})

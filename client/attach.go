@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
 )
 
@@ -64,11 +65,15 @@ func (c *Client) AttachOnce(ctx context.Context, session, process string, o Atta
 
 // attachError returns the [*Error] with which the daemon refused, or else err.
 func attachError(err error) error {
+	var text string
 	if refused, ok := errors.AsType[*relay.DialError](err); ok {
-		e := &Error{}
-		if json.Unmarshal([]byte(refused.Text), &e.Problem) == nil && e.Code != "" {
-			return e
-		}
+		text = refused.Text
+	} else if refused, ok := errors.AsType[*preview.TunnelError](err); ok {
+		text = refused.Text
+	}
+	e := &Error{}
+	if json.Unmarshal([]byte(text), &e.Problem) == nil && e.Code != "" {
+		return e
 	}
 	return err
 }

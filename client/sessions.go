@@ -44,8 +44,18 @@ func (c *Client) Usage(ctx context.Context, session string) (apitypes.Usage, err
 	return fetch[apitypes.Usage](ctx, c, call{method: "GET", path: []string{"sessions", session, "usage"}})
 }
 
+// Network describes the network of a session's box.
+func (c *Client) Network(ctx context.Context, session string) (apitypes.Network, error) {
+	return fetch[apitypes.Network](ctx, c, call{method: "GET", path: []string{"sessions", session, "network"}})
+}
+
 // Ports lists the TCP and UDP ports that processes of the session's box listen on.
 func (c *Client) Ports(ctx context.Context, session string) ([]apitypes.Port, error) {
-	l, err := fetch[apitypes.PortList](ctx, c, call{method: "GET", path: []string{"sessions", session, "ports"}})
+	l, err := c.PortList(ctx, session)
 	return l.Ports, err
+}
+
+// PortList is Ports with the ports of the host that the session publishes.
+func (c *Client) PortList(ctx context.Context, session string) (apitypes.PortList, error) {
+	return fetch[apitypes.PortList](ctx, c, call{method: "GET", path: []string{"sessions", session, "ports"}})
 }

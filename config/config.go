@@ -11,7 +11,8 @@ import (
 // Config has every key of the configuration file. docs/config.md describes them.
 //
 // The tag yaml is the name of a key. The tag env is the name of its environment variable,
-// without "BOXD_", if that is not the path of the key in upper case.
+// without "BOXD_", if that is not the path of the key in upper case. The tag sep separates the
+// words of a list in the environment, if that is not ":".
 type Config struct {
 	StateDir   string `yaml:"state_dir"`
 	RuntimeDir string `yaml:"runtime_dir"` // empty: derived from StateDir
@@ -31,10 +32,21 @@ type Config struct {
 	History     History  `yaml:"history"`
 	Relay       Relay    `yaml:"relay"`
 	HTTP        HTTP     `yaml:"http"`
+	Images      Images   `yaml:"images"`
 	Langbot     Langbot  `yaml:"langbot"`
+	Preview     Preview  `yaml:"preview"`
+	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
+	Network string  `yaml:"network"`
+	Publish Publish `yaml:"publish"`
 
 	Policy policy.Config `yaml:",inline"`
 }
+
+// Values of Config.Network.
+const (
+	NetworkOff   = "off"   // boxes have loopback, whatever profiles and requests say
+	NetworkProxy = "proxy" // a proxy of the daemon connects the boxes that ask for a network and may have one
+)
 
 // Socket is the Unix socket for local clients.
 type Socket struct {
@@ -48,6 +60,12 @@ type TLS struct {
 	Cert     string `yaml:"cert"`
 	Key      string `yaml:"key"`
 	ClientCA string `yaml:"client_ca"`
+}
+
+// Publish configures the ports of the host that sessions can publish.
+type Publish struct {
+	Ports   string `yaml:"ports"`   // FIRST-LAST; empty: none
+	Address string `yaml:"address"` // on which they are open
 }
 
 // Log configures the log of the daemon.
@@ -105,6 +123,40 @@ type HTTP struct {
 	Scope          string        `yaml:"scope"`         // of sessions that are asked for without ID and scope
 }
 
+// Preview configures host names for ports of sessions.
+type Preview struct {
+	// URL is that of the domain as browsers see it, such as https://preview.example.com: ports are at
+	// https://PORT-SESSION.preview.example.com. Empty: there are none.
+	URL         string        `yaml:"url"`
+	Listen      string        `yaml:"listen"`
+	TLS         PreviewTLS    `yaml:"tls"` // empty: plain HTTP, for a proxy in front that ends TLS
+	MaxTTL      spec.Duration `yaml:"max_ttl"`
+	DropHeaders []string      `yaml:"drop_headers" sep:","` // of requests, that boxes do not get
+}
+
+// PreviewTLS is the certificate of the listener of previews.
+type PreviewTLS struct {
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+}
+
+// Images configures the store of images.
+type Images struct {
+	MaxSize    spec.Size `yaml:"max_size"`    // of all images; 0: no bound
+	TenantSize spec.Size `yaml:"tenant_size"` // of the images of one tenant; 0: no bound
+	Platform   string    `yaml:"platform"`    // OS/architecture[/variant]; empty: this host's
+	Prefetch   []string  `yaml:"prefetch" sep:","`
+	// Registries by host, with a port unless it is 443.
+	Registries map[string]Registry `yaml:"registries"`
+}
+
+// Registry says how to reach a registry of images.
+type Registry struct {
+	Mirrors   []string `yaml:"mirrors"`  // asked first, in this order
+	Insecure  bool     `yaml:"insecure"` // plain HTTP, or a certificate that no authority has signed
+	LoginFile string   `yaml:"login_file"`
+}
+
 // Directories and files of a daemon without a configuration.
 const (
 	DefaultStateDir   = "/var/lib/boxd"
@@ -117,7 +169,7 @@ const (
 func Default() Config {
 	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
 	return Config{
-		StateDir: DefaultStateDir,
+		StateDir: DefaultStateDir, Network: NetworkProxy, Publish: Publish{Address: "127.0.0.1"},
 		Socket:   Socket{Mode: "0660"},
 		Log:      Log{Format: "text", Level: "info"},
 		Audit:    Audit{MaxSize: 64 << 20, Keep: 10},
@@ -128,6 +180,8 @@ func Default() Config {
 		Relay: Relay{History: engine.DefaultHistory, MaxClients: 4096},
 		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxTree: 64 << 30, MaxConnections: 4096,
 			HeaderTimeout: seconds(5), IdleTimeout: seconds(120)},
+		Images:  Images{MaxSize: 32 << 30, TenantSize: 16 << 30},
+		Preview: Preview{MaxTTL: seconds(7 * 24 * 3600)},
 		Langbot: defaultLangbot(),
 		Policy: policy.Config{
 			TenantDefaults: policy.DefaultQuotas,

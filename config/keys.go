@@ -18,6 +18,7 @@ type key struct {
 	path  string // such as "tls.cert" or "tenants.NAME.quotas.cpus"
 	env   string // variable; empty for keys below a NAME
 	index []int  // of the field in Config; nil below a NAME
+	sep   string // between the words of a list in the environment
 	typ   reflect.Type
 }
 
@@ -41,11 +42,13 @@ func keysOf(t reflect.Type, prefix, env string, index []int) []key {
 		}
 		switch target := indirect(f.typ); {
 		case isScalar(target) || target.Kind() == reflect.Slice:
-			k := key{path: path, index: at, typ: f.typ}
+			k := key{path: path, index: at, sep: cmp.Or(f.sep, ":"), typ: f.typ}
 			if index != nil {
 				k.env = EnvPrefix + name
 			}
 			all = append(all, k)
+		case target.Kind() == reflect.Map && isScalar(target.Elem()):
+			all = append(all, key{path: path + ".NAME", typ: target.Elem()})
 		case target.Kind() == reflect.Map:
 			all = append(all, keysOf(target.Elem(), path+".NAME", "", nil)...)
 		default:
@@ -57,9 +60,9 @@ func keysOf(t reflect.Type, prefix, env string, index []int) []key {
 
 // field is a field of a struct that is a key.
 type field struct {
-	name, env string
-	index     []int
-	typ       reflect.Type
+	name, env, sep string
+	index          []int
+	typ            reflect.Type
 }
 
 // fields yields the keys of t. It yields those of an inline field as keys of t.
@@ -67,7 +70,7 @@ func fields(t reflect.Type) iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for i := range t.NumField() {
 			f := t.Field(i)
-			name := f.Tag.Get("yaml")
+			name := strings.TrimSuffix(f.Tag.Get("yaml"), ",omitempty")
 			if name == ",inline" {
 				for inner := range fields(f.Type) {
 					inner.index = append([]int{i}, inner.index...)
@@ -77,7 +80,7 @@ func fields(t reflect.Type) iter.Seq[field] {
 				}
 				continue
 			}
-			if name != "-" && name != "" && !yield(field{name: name, env: f.Tag.Get("env"), index: []int{i}, typ: f.Type}) {
+			if name != "-" && name != "" && !yield(field{name: name, env: f.Tag.Get("env"), sep: f.Tag.Get("sep"), index: []int{i}, typ: f.Type}) {
 				return
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -25,12 +26,15 @@ type Langbot struct {
 	Tenant         string    `yaml:"tenant"`       // of its sessions
 	Profile        string    `yaml:"profile"`      // of its sessions
 	BackendName    string    `yaml:"backend_name"` // that it reports to LangBot
-	NetworkOn      string    `yaml:"network_on"`   // LangbotOffline or LangbotRefuse
+	NetworkOn      string    `yaml:"network_on"`   // one of the four below
 	TimeoutEnds    string    `yaml:"timeout_ends"` // LangbotSession or LangbotCommand
 	SkillsDir      string    `yaml:"skills_dir"`   // on the host; empty: volumes
 	SkillsSize     spec.Size `yaml:"skills_size"`  // of the skills of one workspace
 	SkillsInodes   int64     `yaml:"skills_inodes"`
 	MaxConnections int       `yaml:"max_connections"`
+	// ImageNames maps names of images in requests to images of sessions. Other names mean the
+	// image of the profile.
+	ImageNames map[string]string `yaml:"image_names"`
 
 	// Token is the shared secret itself, and Init, as JSON, the first message that LangBot
 	// would otherwise send. Both come only from the environment, from the variables that
@@ -42,16 +46,18 @@ type Langbot struct {
 
 // Values of [Langbot].NetworkOn and TimeoutEnds.
 const (
-	LangbotRefuse  = "refuse"  // a request for a network is an error
-	LangbotOffline = "offline" // a request for a network gets a box without one, and a warning
-	LangbotSession = "session" // a timeout ends the session, as in the protocol
-	LangbotCommand = "command" // a timeout ends only the command
+	LangbotRefuse   = "refuse"   // a request for a network is an error
+	LangbotOffline  = "offline"  // a request for a network gets a box without one, and a warning
+	LangbotBasic    = "basic"    // it gets a network that leads to package indexes only
+	LangbotExtended = "extended" // it gets the network of the profile
+	LangbotSession  = "session"  // a timeout ends the session, as in the protocol
+	LangbotCommand  = "command"  // a timeout ends only the command
 )
 
 func defaultLangbot() Langbot {
 	return Langbot{
 		Tenant: "langbot", Profile: policy.LangbotProfile, BackendName: "boxd",
-		NetworkOn: LangbotOffline, TimeoutEnds: LangbotSession,
+		NetworkOn: LangbotExtended, TimeoutEnds: LangbotSession,
 		SkillsSize: 256 << 20, MaxConnections: 1024,
 	}
 }
@@ -92,8 +98,8 @@ func (c *Config) validateLangbot() error {
 		return refuse("langbot.instance_id", spec.Quote(l.InstanceID), `must be 1 to 128 of A-Z, a-z, 0-9 and "._:-", starting with a letter or digit`)
 	case !backendSyntax().MatchString(l.BackendName):
 		return refuse("langbot.backend_name", spec.Quote(l.BackendName), `must be 1 to 64 of A-Z, a-z, 0-9 and "._-", starting with a letter or digit`)
-	case l.NetworkOn != LangbotRefuse && l.NetworkOn != LangbotOffline:
-		return refuse("langbot.network_on", spec.Quote(l.NetworkOn), `must be "offline" or "refuse"`)
+	case !slices.Contains([]string{LangbotRefuse, LangbotOffline, LangbotBasic, LangbotExtended}, l.NetworkOn):
+		return refuse("langbot.network_on", spec.Quote(l.NetworkOn), `must be "extended", "basic", "offline" or "refuse"`)
 	case l.TimeoutEnds != LangbotSession && l.TimeoutEnds != LangbotCommand:
 		return refuse("langbot.timeout_ends", spec.Quote(l.TimeoutEnds), `must be "session" or "command"`)
 	case l.SkillsSize == 0 && l.SkillsDir == "":
@@ -150,6 +156,19 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 	off := false // each request decides about the network
 	if _, err := p.Resolve(l.Tenant, policy.Request{Wishes: spec.Wishes{Profile: l.Profile, LiveWishes: spec.LiveWishes{Network: &off}}}); err != nil {
 		return langbotError("langbot.profile", l.Profile, err)
+	}
+	if l.NetworkOn == LangbotBasic && p.Locks(l.Profile, spec.NetworkRulesName) {
+		return refuse("langbot.network_on", spec.Quote(l.NetworkOn), fmt.Sprintf("has no effect, because profile %q locks network_rules: let the profile extend network_basic", l.Profile))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.ImageNames)) {
+		image, field := l.ImageNames[name], "langbot.image_names."+name
+		r, err := p.Resolve(l.Tenant, policy.Request{Wishes: spec.Wishes{Profile: l.Profile, Image: &image, LiveWishes: spec.LiveWishes{Network: &off}}})
+		if err != nil {
+			return langbotError(field, image, err)
+		}
+		if slices.Contains(r.Overridden, "image") {
+			return refuse(field, spec.Quote(image), fmt.Sprintf("has no effect, because profile %q locks the image", l.Profile))
+		}
 	}
 	if l.SkillsDir == "" {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,8 +20,8 @@ func TestLangbotDefaults(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	want := Langbot{Tenant: "langbot", Profile: "langbot", BackendName: "boxd", NetworkOn: "offline", TimeoutEnds: "session", SkillsSize: 256 << 20, MaxConnections: 1024}
-	if c.Langbot != want {
+	want := Langbot{Tenant: "langbot", Profile: "langbot", BackendName: "boxd", NetworkOn: "extended", TimeoutEnds: "session", SkillsSize: 256 << 20, MaxConnections: 1024}
+	if !reflect.DeepEqual(c.Langbot, want) {
 		t.Errorf("%+v, want %+v", c.Langbot, want)
 	}
 }
@@ -105,6 +106,8 @@ func TestLangbotValues(t *testing.T) {
 		{func(c *Config) { c.Langbot.BackendName = "" }, "langbot.backend_name"},
 		{func(c *Config) { c.Langbot.BackendName = "BoxValidationError: x" }, "langbot.backend_name"},
 		{func(c *Config) { c.Langbot.NetworkOn = "refuse" }, ""},
+		{func(c *Config) { c.Langbot.NetworkOn = "offline" }, ""},
+		{func(c *Config) { c.Langbot.NetworkOn = "basic" }, ""},
 		{func(c *Config) { c.Langbot.NetworkOn = "on" }, "langbot.network_on"},
 		{func(c *Config) { c.Langbot.TimeoutEnds = "command" }, ""},
 		{func(c *Config) { c.Langbot.TimeoutEnds = "" }, "langbot.timeout_ends"},
@@ -123,6 +126,10 @@ func TestLangbotValues(t *testing.T) {
 		{func(c *Config) { c.Langbot.Tenant = "../x" }, "langbot.tenant"},
 		{func(c *Config) { c.Langbot.Profile = "offline_readonly" }, ""},
 		{func(c *Config) { c.Langbot.Profile = "network_basic" }, ""}, // each request decides about it
+		{func(c *Config) {
+			c.Policy.Profiles = map[string]policy.ProfileConfig{"langbot": {Locked: &[]string{"network_rules"}}}
+			c.Langbot.NetworkOn = "basic"
+		}, "langbot.network_on"},
 		{func(c *Config) { c.Langbot.Profile = "" }, "langbot.profile"},
 		{func(c *Config) { c.Langbot.Profile = "no" }, "langbot.profile"},
 		{func(c *Config) {

@@ -111,7 +111,7 @@ func fromEnv(env func(string) (string, bool), c *Config) error {
 		}
 		dst := v.FieldByIndex(k.index)
 		if dst.Kind() == reflect.Slice {
-			dst.Set(reflect.ValueOf(strings.Split(text, ":")))
+			dst.Set(reflect.ValueOf(strings.Split(text, k.sep)))
 			continue
 		}
 		if err := setScalar(dst, text); err != nil {

@@ -35,6 +35,12 @@ func (c *Config) validateNumbers() error {
 		outputLimit = 1
 	}
 	const day = 24 * time.Hour
+	bound := func(field string, n spec.Size) error { // 0: none
+		if n == 0 {
+			return nil
+		}
+		return size(field, n, 16<<20, 1<<50)
+	}
 	return cmp.Or(
 		size("audit.max_size", c.Audit.MaxSize, 64<<10, 1<<40),
 		count("audit.keep", c.Audit.Keep, 1, 10000),
@@ -42,6 +48,8 @@ func (c *Config) validateNumbers() error {
 		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
 		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
 		count("sessions.min_free", c.Sessions.MinFree, 0, 50),
+		bound("images.max_size", c.Images.MaxSize),
+		bound("images.tenant_size", c.Images.TenantSize),
 		size("exec.output_limit", outputLimit, 1, spec.MaxMemory),
 		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
 		count("history.session_entries", c.History.SessionEntries, 1, 1000000),

@@ -171,24 +171,35 @@ func (p yamlParser) value(n ast.Node, path string, dst reflect.Value) error {
 	return p.mapping(n, path, dst)
 }
 
-// list sets dst, a slice of strings or a pointer to one.
+// list sets dst, a slice of strings or of structs, or a pointer to one.
 func (p yamlParser) list(n ast.Node, path string, dst reflect.Value) error {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		return p.fail(n, `%s: must be a list, such as ["a", "b"]`, path)
 	}
-	words := make([]string, 0, len(seq.Values))
+	list := reflect.New(indirect(dst.Type()))
+	list.Elem().Set(reflect.MakeSlice(list.Type().Elem(), len(seq.Values), len(seq.Values)))
 	for i, v := range seq.Values {
-		word, err := p.word(v, fmt.Sprintf("%s[%d]", path, i))
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if to := list.Elem().Index(i); to.Kind() == reflect.Struct {
+			if v.Type() == ast.NullType {
+				return p.fail(v, "%s: must have keys of its own", at)
+			}
+			if err := p.mapping(v, at, to); err != nil {
+				return err
+			}
+			continue
+		}
+		word, err := p.word(v, at)
 		if err != nil {
 			return err
 		}
-		words = append(words, word)
+		list.Elem().Index(i).SetString(word)
 	}
 	if dst.Kind() == reflect.Pointer {
-		dst.Set(reflect.ValueOf(&words))
+		dst.Set(list)
 	} else {
-		dst.Set(reflect.ValueOf(words))
+		dst.Set(list.Elem())
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/pathin"
@@ -22,6 +23,12 @@ func (c *Config) validatePolicy() error {
 			c.Policy.OwnDirs = append(c.Policy.OwnDirs, p)
 		}
 	}
+	for _, r := range c.Images.Registries {
+		if r.LoginFile != "" {
+			c.Policy.OwnDirs = append(c.Policy.OwnDirs, r.LoginFile)
+		}
+	}
+	c.Policy.OwnDirs = append(c.Policy.OwnDirs, c.NetworkSecrets()...)
 	p, err := policy.New(c.Policy)
 	if err != nil {
 		return err
@@ -30,6 +37,41 @@ func (c *Config) validatePolicy() error {
 		return err
 	}
 	return c.openRoots()
+}
+
+// NetworkSources returns where the proxies of boxes read secrets: logins of upstream proxies and values
+// to inject. The key is the one in the configuration file.
+func (c *Config) NetworkSources() map[string]rules.Source {
+	all := map[string]rules.Source{}
+	add := func(field string, list []rules.Inject) {
+		for i, in := range list {
+			all[fmt.Sprintf("%s.network_rules.inject[%d].value_from", field, i)] = in.ValueFrom
+		}
+	}
+	for name, p := range c.Policy.Profiles {
+		field := "profiles." + name
+		if f := p.NetworkRules.UpstreamLogin; f != nil && *f != "" {
+			all[field+".network_rules.upstream_login"] = rules.Source{File: *f}
+		}
+		if list := p.NetworkRules.Inject; list != nil {
+			add(field, *list)
+		}
+	}
+	for name, t := range c.Policy.Tenants {
+		add("tenants."+name, t.NetworkRules.Inject)
+	}
+	return all
+}
+
+// NetworkSecrets returns the files of NetworkSources, sorted.
+func (c *Config) NetworkSecrets() (files []string) {
+	for _, s := range c.NetworkSources() {
+		if s.File != "" {
+			files = append(files, s.File)
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
 }
 
 // MountRoots returns the roots of all tenants, from which the launcher must let the daemon

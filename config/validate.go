@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"path"
 	"regexp"
 	"strconv"
@@ -21,7 +22,7 @@ import (
 // nothing.
 func (c *Config) Validate() error {
 	for _, check := range []func() error{
-		c.derive, c.validateSocket, c.validateListen, c.validateWords, c.validateNumbers, c.validateLangbot, c.validatePolicy,
+		c.derive, c.validateSocket, c.validateListen, c.validatePublish, c.validateWords, c.validateNumbers, c.validateImages, c.validatePreview, c.validateLangbot, c.validatePolicy,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -53,6 +54,8 @@ func (c *Config) derive() error {
 		{"tls.cert", c.TLS.Cert, true},
 		{"tls.key", c.TLS.Key, true},
 		{"tls.client_ca", c.TLS.ClientCA, true},
+		{"preview.tls.cert", c.Preview.TLS.Cert, true},
+		{"preview.tls.key", c.Preview.TLS.Key, true},
 		{"tokens_file", c.TokensFile, true},
 		{"init_path", c.InitPath, true},
 	} {
@@ -136,6 +139,32 @@ func (c *Config) validateListen() error {
 	return nil
 }
 
+// validatePublish sets the pool of ports that the policy gives out.
+func (c *Config) validatePublish() error {
+	address, err := netip.ParseAddr(c.Publish.Address)
+	if err != nil || address.Zone() != "" {
+		return refuse("publish.address", spec.Quote(c.Publish.Address), "must be an address of this host, such as 127.0.0.1, ::1, or 0.0.0.0 for all of them")
+	}
+	if c.Publish.Ports == "" {
+		c.Policy.Publish = policy.PortPool{}
+		return nil
+	}
+	from, to, _ := strings.Cut(c.Publish.Ports, "-")
+	first, err1 := strconv.ParseUint(from, 10, 16)
+	last, err2 := strconv.ParseUint(to, 10, 16)
+	if err1 != nil || err2 != nil || first < 1024 || last < first { // the daemon has no right to ports below 1024
+		return refuse("publish.ports", spec.Quote(c.Publish.Ports), "must be FIRST-LAST, ports of 1024 to 65535, such as 20000-20999")
+	}
+	c.Policy.Publish = policy.PortPool{First: int(first), Last: int(last), Address: address.Unmap()}
+	for _, own := range []struct{ key, address string }{{"listen", c.Listen}, {"preview.listen", c.Preview.Listen}, {"langbot.listen", c.Langbot.Listen}} {
+		_, port, _ := net.SplitHostPort(own.address)
+		if n, err := strconv.Atoi(port); err == nil && c.Policy.Publish.Contains(n) {
+			return refuse("publish.ports", spec.Quote(c.Publish.Ports), "must not contain the port of "+own.key+", "+port)
+		}
+	}
+	return nil
+}
+
 // splitAddress splits an address of field; suchAs is an example of one.
 func splitAddress(field, address, suchAs string) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(address)
@@ -189,6 +218,9 @@ func (c *Config) validateWords() error {
 				return refuse(field, spec.Quote(label), "must not have the same name in metrics, "+spec.MetricLabel(label)+", as "+spec.Quote(other))
 			}
 		}
+	}
+	if c.Network != NetworkOff && c.Network != NetworkProxy {
+		return refuse("network", spec.Quote(c.Network), `must be "off" or "proxy"`)
 	}
 	switch {
 	case c.User != "" && !nameSyntax().MatchString(c.User):

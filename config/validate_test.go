@@ -35,6 +35,10 @@ func TestDerivedPaths(t *testing.T) {
 	}
 }
 
+func registry(host string, r Registry) func(*Config) {
+	return func(c *Config) { c.Images.Registries = map[string]Registry{host: r} }
+}
+
 func TestValidate(t *testing.T) {
 	long := "/" + strings.Repeat("x", maxSocketPath)
 	cases := []struct {
@@ -42,6 +46,36 @@ func TestValidate(t *testing.T) {
 		field  string // empty: valid
 	}{
 		{func(c *Config) {}, ""},
+		{func(c *Config) { c.Images.Platform = "linux/arm/v7" }, ""},
+		{func(c *Config) { c.Images.Platform = "arm64" }, "images.platform"},
+		{func(c *Config) { c.Images.MaxSize, c.Images.TenantSize = 0, 0 }, ""},
+		{func(c *Config) { c.Images.MaxSize = 1 }, "images.max_size"},
+		{func(c *Config) { c.Images.TenantSize = -1 }, "images.tenant_size"},
+		{func(c *Config) { c.Images.Prefetch = []string{"python", "ghcr.io/a/b:c"} }, ""},
+		{func(c *Config) { c.Images.Prefetch = []string{"python", "host"} }, "images.prefetch[1]"},
+		{func(c *Config) { c.Images.Prefetch = []string{"sha256:" + strings.Repeat("0", 64)} }, "images.prefetch[0]"},
+		{func(c *Config) { c.Images.Prefetch = []string{"../a"} }, "images.prefetch[0]"},
+		{registry("docker.io", Registry{Mirrors: []string{"https://mirror.example.org:8443/hub"}, LoginFile: "/etc/boxd/hub"}), ""},
+		{func(c *Config) {
+			c.Images.Registries = map[string]Registry{"docker.io": {Mirrors: []string{"http://127.0.0.1:5001"}}, "127.0.0.1:5001": {Insecure: true}}
+		}, ""},
+		{registry("localhost:5000", Registry{Mirrors: []string{"http://127.0.0.1:5001"}, Insecure: true}), "images.registries.localhost:5000.mirrors[0]"},
+		{registry("https://docker.io", Registry{}), "images.registries.https://docker.io"},
+		{registry("GHCR.io", Registry{}), "images.registries.GHCR.io"},
+		{registry("docker.io", Registry{Mirrors: []string{"http://mirror.example.org"}}), "images.registries.docker.io.mirrors[0]"},
+		{registry("docker.io", Registry{Mirrors: []string{"https://a:b@mirror.example.org"}}), "images.registries.docker.io.mirrors[0]"},
+		{registry("docker.io", Registry{Mirrors: []string{"mirror.example.org"}}), "images.registries.docker.io.mirrors[0]"},
+		{registry("docker.io", Registry{LoginFile: "hub"}), "images.registries.docker.io.login_file"},
+		{registry("docker.io", Registry{LoginFile: "/srv/hub"}), ""},
+		{func(c *Config) { c.Langbot.ImageNames = map[string]string{"x": "python:3.12"} }, ""},
+		{func(c *Config) { c.Langbot.ImageNames = map[string]string{"a": "host", "x": "no image"} }, "langbot.image_names.x"},
+		{func(c *Config) {
+			c.Langbot.ImageNames, c.Policy.AllowedImages = map[string]string{"x": "python:3.12"}, []string{"host"}
+		}, "langbot.image_names.x"},
+		{func(c *Config) {
+			c.Langbot.ImageNames = map[string]string{"x": "python:3.12"}
+			c.Policy.Profiles = map[string]policy.ProfileConfig{"langbot": {Locked: &[]string{"image"}}}
+		}, "langbot.image_names.x"},
 		{func(c *Config) { c.StateDir = "state" }, "state_dir"},
 		{func(c *Config) { c.StateDir = "/" }, "state_dir"},
 		{func(c *Config) { c.StateDir = "/a/../b" }, "state_dir"},
@@ -65,6 +99,8 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.User = "" }, ""},
 		{func(c *Config) { c.User = "-x" }, "user"},
 		{func(c *Config) { c.Log.Format = "xml" }, "log.format"},
+		{func(c *Config) { c.Network = "nat" }, "network"},
+		{func(c *Config) { c.Network = NetworkProxy }, ""},
 		{func(c *Config) { c.Log.Format = "" }, "log.format"},
 		{func(c *Config) { c.Log.Level = "INFO" }, "log.level"},
 		{func(c *Config) { c.Audit.MaxSize = 1 }, "audit.max_size"},
@@ -223,6 +259,41 @@ func TestNoKeyForgotten(t *testing.T) {
 	for i := range reflect.TypeFor[policy.Config]().NumField() {
 		if f := reflect.TypeFor[policy.Config]().Field(i); f.Tag.Get("yaml") == "" {
 			t.Errorf("policy.Config.%s has no yaml tag", f.Name)
+		}
+	}
+}
+
+func TestPublish(t *testing.T) {
+	for _, c := range []struct {
+		ports, address, listen string
+		want                   string // the pool, or the key that is refused
+	}{
+		{"", "127.0.0.1", "", "0-0"},
+		{"20000-20999", "127.0.0.1", "", "20000-20999"},
+		{"20000-20000", "0.0.0.0", "", "20000-20000"},
+		{"1024-65535", "::1", "", "1024-65535"},
+		{"20000-20999", "::", "127.0.0.1:8420", "20000-20999"},
+		{"20000", "127.0.0.1", "", "publish.ports"},
+		{"20999-20000", "127.0.0.1", "", "publish.ports"},
+		{"80-90", "127.0.0.1", "", "publish.ports"},
+		{"20000-65536", "127.0.0.1", "", "publish.ports"},
+		{"20000-20999-21000", "127.0.0.1", "", "publish.ports"},
+		{"a-b", "127.0.0.1", "", "publish.ports"},
+		{"8000-9000", "127.0.0.1", "127.0.0.1:8420", "publish.ports"},
+		{"20000-20999", "localhost", "", "publish.address"},
+		{"20000-20999", "127.0.0.1:80", "", "publish.address"},
+		{"20000-20999", "fe80::1%eth0", "", "publish.address"},
+		{"", "", "", "publish.address"},
+	} {
+		have := Default()
+		have.Publish, have.Listen = Publish{c.ports, c.address}, c.listen
+		err := have.Validate()
+		got := have.Policy.Publish.String()
+		if bad, ok := errors.AsType[*engine.FieldError](err); ok {
+			got = bad.Field
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q, %v", c, got, err)
 		}
 	}
 }

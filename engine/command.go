@@ -59,6 +59,8 @@ const (
 	// its stdin there, and writes to stdout what it receives. If it cannot connect, it says
 	// why on stderr and exits with 1.
 	BuiltinDial = "dial"
+	// BuiltinUnpack decompresses and writes layers of images, see agent/unpack/proto.
+	BuiltinUnpack = "unpack"
 )
 
 // DefaultGrace is the default time between SIGTERM and SIGKILL after a timeout.

@@ -20,6 +20,10 @@ var (
 	// ErrMayHaveRun accompanies ErrBoxLost if the box was lost while it was starting the
 	// command. It is then unknown whether the command ran, and a retry may run it twice.
 	ErrMayHaveRun = errors.New("the command may have run")
+	// ErrNoLayer: a layer does not exist. The text says which.
+	ErrNoLayer = errors.New("layer does not exist")
+	// ErrLayerInUse: a box uses the layer.
+	ErrLayerInUse = errors.New("layer is in use")
 	// ErrNoLauncher: boxd-init is missing, has another version, or has died.
 	ErrNoLauncher = errors.New("launcher not available")
 )

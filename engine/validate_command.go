@@ -64,8 +64,8 @@ func (c Command) validateBuiltin() error {
 	switch {
 	case c.Builtin == "":
 		return nil
-	case c.Builtin != BuiltinFiles && c.Builtin != BuiltinDial:
-		return &FieldError{Field: "builtin", Value: spec.Quote(c.Builtin), Rule: fmt.Sprintf("must be %q or %q", BuiltinFiles, BuiltinDial)}
+	case c.Builtin != BuiltinFiles && c.Builtin != BuiltinDial && c.Builtin != BuiltinUnpack:
+		return &FieldError{Field: "builtin", Value: spec.Quote(c.Builtin), Rule: fmt.Sprintf("must be %q, %q or %q", BuiltinFiles, BuiltinDial, BuiltinUnpack)}
 	case len(c.Env) > 0:
 		return &FieldError{Field: "env", Value: fmt.Sprintf("%d variables", len(c.Env)), Rule: "must be empty for a builtin"}
 	case c.TTY != nil:

@@ -33,8 +33,13 @@ type bench struct {
 	storage engine.Storage
 	audit   session.Auditor
 	tenants map[string]policy.Tenant
+	images  session.Images // may be nil
+	allowed []string       // images; nil: all
+	profile policy.ProfileConfig
 	// secret are sensitive mount roots.
 	secret []string
+	// network: the engine's boxes have a network.
+	network bool
 
 	sessions *session.Manager
 	server   *Server
@@ -71,12 +76,12 @@ func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 // start starts a daemon.
 func (b *bench) start() {
 	b.Helper()
-	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots, SensitiveMountRoots: b.secret, Tenants: b.tenants})
+	decide, err := policy.New(policy.Config{NetworkAvailable: b.network, AllowedMountRoots: b.o.Roots, SensitiveMountRoots: b.secret, Tenants: b.tenants, AllowedImages: b.allowed, Profiles: map[string]policy.ProfileConfig{policy.LangbotProfile: b.profile}})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.sessions, err = session.Open(context.Background(), session.Options{
-		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.client, Storage: b.storage, Policy: decide, Logger: b.o.Logger, Audit: b.audit,
+		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.client, Storage: b.storage, Policy: decide, Logger: b.o.Logger, Audit: b.audit, Images: b.images,
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -108,7 +108,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 		s.forget(b)
 		return nil, nil, err
 	}
-	for _, warning := range r.Warnings {
+	for _, warning := range prepared.Resolved.Warnings {
 		s.log.Warn("a session lacks something that it asks for", "session", physical, "warning", warning)
 	}
 	s.mu.Lock()
@@ -123,6 +123,7 @@ func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) erro
 	if err != nil {
 		return err
 	}
+	k.keepImage(b, &r)
 	k.s.mu.Lock()
 	b.unsure = true
 	k.s.mu.Unlock()

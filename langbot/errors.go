@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
@@ -25,6 +26,9 @@ var classes = []struct {
 	{engine.ErrInvalid, protocol.BoxValidation},
 	{policy.ErrDenied, protocol.BoxValidation},
 	{engine.ErrUnenforceable, protocol.BoxValidation},
+	{session.ErrImageNotPresent, protocol.BoxValidation},
+	{engine.ErrNoLayer, protocol.BoxValidation},
+	{images.ErrRefused, protocol.BoxValidation},
 	{engine.ErrNoLauncher, protocol.BackendUnavailable},
 	{session.ErrConflict, protocol.SessionConflict},
 	{session.ErrNotFound, protocol.SessionNotFound},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -14,11 +15,24 @@ import (
 )
 
 // execResult is the protocol's result of a command, followed by an extension for clients that
-// know it: why the command ended.
+// know it: why the command ended, and what was refused to the session meanwhile.
 type execResult struct {
 	protocol.ExecutionResult
-	Verdict engine.Verdict `json:"verdict"`
-	Limit   string         `json:"limit,omitempty"`
+	Verdict engine.Verdict   `json:"verdict"`
+	Limit   string           `json:"limit,omitempty"`
+	Denied  []session.Denial `json:"denied,omitempty"`
+}
+
+// maxToldDenials is how many refusals the stderr of a failed command tells.
+const maxToldDenials = 5
+
+// tellDenials adds to the stderr of a failed command what boxd refused to it: LangBot's client drops
+// what the protocol does not have, and many programs only say that their connection failed.
+func tellDenials(stderr string, denied []session.Denial) string {
+	for _, d := range denied[:min(len(denied), maxToldDenials)] {
+		stderr = strings.TrimPrefix(fmt.Sprintf("%s\nboxd: refused: %s %s (rule: %s)", stderr, d.Kind, d.What, d.Rule), "\n")
+	}
+	return stderr
 }
 
 // cancelGrace is the time between SIGTERM and SIGKILL for a command whose client disconnected.
@@ -54,7 +68,7 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 	var stdout, stderr clip
 	began := time.Now()
 	result := func(res session.ExecResult) execResult {
-		out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
+		out := execResult{Verdict: res.Verdict, Limit: res.Limit, Denied: res.Denied, ExecutionResult: protocol.ExecutionResult{
 			SessionID: b.logical(), BackendName: k.s.backendName(), Status: protocol.Completed,
 			Stdout: stdout.text(), Stderr: stderr.text(), DurationMS: time.Since(began).Milliseconds(),
 		}}
@@ -67,6 +81,9 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 		}
 		code := res.Status()
 		out.ExitCode = &code
+		if code != 0 {
+			out.Stderr = tellDenials(out.Stderr, res.Denied)
+		}
 		return out
 	}
 	limit := time.Duration(min(spec.TimeoutSec, longest)) * time.Second

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/langbot/attest"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -29,9 +30,14 @@ type Options struct {
 	Tenant      string // the owner of the sessions; empty: "langbot"
 	Profile     string // the profile of the sessions; empty: policy.LangbotProfile
 	BackendName string // the name that clients are told; empty: "boxd"
-	// RefuseNetwork refuses sessions that ask for a network. Otherwise such a session gets a
-	// box without one, and a warning.
-	RefuseNetwork bool
+	// ImageNames maps names of images in requests to images of sessions. Other names mean the
+	// image of Profile. A request never pulls.
+	ImageNames map[string]string
+	// RefuseNetwork refuses sessions that ask for a network. Otherwise such a session gets one
+	// with OfferNetwork, if Profile may have it, narrowed by NetworkRules; else a box without,
+	// and a warning.
+	RefuseNetwork, OfferNetwork bool
+	NetworkRules                *spec.NetworkRules
 	// TimeoutEndsCommand makes a timeout end only the command, not its session.
 	TimeoutEndsCommand bool
 

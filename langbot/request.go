@@ -12,21 +12,29 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// request translates a spec for the session manager. It leaves out the image: the only one is the
-// host's, and clients are told the one that they asked for.
+// request translates a spec for the session manager. An image that the operator has not mapped is left
+// out; clients are told the one that they asked for in any case.
 func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 	if asked.Network == "on" && k.s.o.RefuseNetwork {
 		return policy.Request{}, protocol.Errorf(protocol.BackendUnavailable,
-			"this runtime cannot give a box a network yet: set network to off, or have the operator set langbot.network_on to offline, which gives such boxes none")
+			"this runtime gives boxes no network: set network to off, or have the operator change langbot.network_on")
 	}
 	memory, writable := spec.Size(asked.MemoryMB<<20), !asked.ReadOnlyRootfs
-	r := policy.Request{Wishes: spec.Wishes{
+	r := policy.Request{NeverPull: true, Wishes: spec.Wishes{
 		Profile: k.s.o.Profile, WritableRoot: &writable, WorkspaceTarget: path.Clean(asked.MountPath),
 		Mounts:     []spec.MountWish{}, // not nil: the mounts change while the box runs, so none is a wish, too
 		LiveWishes: spec.LiveWishes{CPUs: &asked.CPUs, Memory: &memory, PIDs: &asked.PidsLimit, Persistent: &asked.Persistent},
 	}}
-	if asked.Network == "on" {
-		r.Warnings = []string{noNetwork}
+	if image, ok := k.s.o.ImageNames[asked.Image]; ok {
+		r.Image = &image
+	}
+	switch off := false; {
+	case asked.Network != "on":
+		r.Network = &off // whatever the profile's default
+	case k.s.o.OfferNetwork:
+		r.NetworkElse, r.NetworkRules = noNetwork, k.s.o.NetworkRules
+	default:
+		r.Network, r.Warnings = &off, []string{noNetwork}
 	}
 	if asked.MemoryMB > maxMB || asked.WorkspaceQuotaMB > maxMB {
 		return r, protocol.Errorf(protocol.BoxValidation, "memory_mb and workspace_quota_mb must be at most %d", maxMB)
@@ -53,6 +61,14 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 	return r, nil
 }
 
+// keepImage makes r ask for the image that the session of b has: the operator may have mapped its name to
+// another one since.
+func (k *call) keepImage(b *box, r *policy.Request) {
+	if view, err := k.s.sessions.Get(b.key); err == nil {
+		r.Image = &view.Resolved.Image
+	}
+}
+
 // labels say in boxd's own lists and events where a session comes from. Names that cannot be labels,
 // which the protocol allows, are left out.
 func (k *call) labels(physical string) spec.Labels {
@@ -68,7 +84,7 @@ func (k *call) labels(physical string) spec.Labels {
 }
 
 // noNetwork is the warning for a session that asks for a network.
-const noNetwork = "network: on was asked for, and boxes have no network yet: commands reach nothing but their own box (langbot.network_on)"
+const noNetwork = "network: on was asked for, and this session has no network: commands reach nothing but their own box (langbot.network_on, and the profile's allow_network)"
 
 // maxMB keeps sizes in bytes far below the maximum of an int64.
 const maxMB = 1 << 30

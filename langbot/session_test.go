@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -606,4 +609,53 @@ func TestRates(t *testing.T) {
 		t.Error(text)
 	}
 	b.call("box_health", object{}) // no action of a workspace
+}
+
+// TestNetworkOffered: who asks for a network gets it, narrowed as the operator says, unless it may
+// have none; who asks for none gets none, whatever the profile's default.
+func TestNetworkOffered(t *testing.T) {
+	narrow := &spec.NetworkRules{Allow: []string{"pypi.org"}}
+	b := open(t, func(o *Options) { o.OfferNetwork, o.NetworkRules = true, narrow })
+	b.network = true
+	b.profile.Network = new(true)
+	b.restart()
+	b.call("box_create_session", specOf("on", object{"network": "on"}))
+	b.call("box_create_session", specOf("off", nil))
+	for range 2 {
+		b.call("box_exec", specOf("on", object{"network": "on", "cmd": "true"}))
+		for _, v := range b.sessions.List("") {
+			on := strings.HasSuffix(v.ID, "-on")
+			if r := v.Resolved; r.Network != on || on != r.NetworkRules.Equal(narrow) || len(r.Warnings) > 0 {
+				t.Errorf("%s: network %t, rules %+v, warnings %q", v.ID, r.Network, r.NetworkRules, r.Warnings)
+			}
+		}
+		b.restart()
+	}
+}
+
+// TestNetworkDenied: a command that fails tells what was refused meanwhile, on stderr, too.
+func TestNetworkDenied(t *testing.T) {
+	b := open(t, func(o *Options) { o.OfferNetwork = true })
+	b.network = true
+	b.restart()
+	b.call("box_create_session", specOf("s", object{"network": "on"}))
+	b.host.SetHook(func(ctx context.Context, op, box string) error {
+		if op == "start" {
+			c, err := b.host.Box(box).Connect(ctx, netip.MustParseAddrPort("127.0.0.1:3128"))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			io.WriteString(c, "CONNECT mail.example:25 HTTP/1.1\r\nHost: mail.example:25\r\n\r\n")
+			io.ReadAll(c)
+		}
+		return nil
+	})
+	for cmd, stderr := range map[string]string{"exit 1": "boxd: refused: network mail.example:25 (rule: smtp)", "err x": "x\nboxd: refused: network mail.example:25 (rule: smtp)", "true": ""} {
+		r := b.call("box_exec", specOf("s", object{"network": "on", "cmd": cmd}))
+		denied, _ := r["denied"].([]any)
+		if len(denied) != 1 || r["stderr"] != stderr {
+			t.Errorf("%s: %v", cmd, r)
+		}
+	}
 }

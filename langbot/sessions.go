@@ -66,6 +66,7 @@ func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (sessi
 			return session.View{}, err
 		}
 	}
+	k.keepImage(b, &r)
 	return k.s.sessions.Ensure(ctx, k.who(), b.key, r)
 }
 

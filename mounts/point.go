@@ -13,8 +13,9 @@ import (
 
 // MakeMountPoint creates the directory or empty file target, and the directories above it,
 // beneath root: a writable descriptor of the box's root file system. Existing components
-// must be real directories of that file system, not symlinks or mounts. The box must not be
-// able to write beneath root; otherwise it could move directories during the call.
+// must be real directories of that file system, not symlinks or mounts. A box that can write
+// beneath root can move directories during the call. The mount point may then be elsewhere in
+// that file system, but nothing else changes.
 func MakeMountPoint(root *os.File, target string, dir bool) error {
 	if err := spec.CheckTarget(target); err != nil {
 		return err
@@ -47,12 +48,17 @@ func closeUnless(f, lent *os.File) {
 func makeDir(at *os.File, name, target string) (*os.File, error) {
 	f, err := openStep(at, name, unix.S_IFDIR)
 	if errors.Is(err, unix.ENOENT) {
-		if err = linux.MkdirAt(at, name, 0o755); err == nil {
-			// The box must be able to pass, whatever the umask.
-			err = linux.ChmodAt(at, name, 0o755)
-		}
-		if err == nil || errors.Is(err, unix.EEXIST) {
+		err = linux.MkdirAt(at, name, 0o755)
+		made := err == nil
+		if made || errors.Is(err, unix.EEXIST) {
 			f, err = openStep(at, name, unix.S_IFDIR)
+		}
+		if made && err == nil {
+			// The box must be able to pass, whatever the umask. It may have put a symlink in
+			// place of the directory meanwhile, so this uses the descriptor.
+			if err = os.Chmod(linux.FdPath(f), 0o755); err != nil {
+				f.Close()
+			}
 		}
 	}
 	if err != nil {

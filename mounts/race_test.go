@@ -105,3 +105,50 @@ func statOf(t *testing.T, path string) unix.Stat_t {
 	}
 	return st
 }
+
+// A box that can write to its root puts a symlink in place of each directory that is made for a
+// mount point. What the symlink leads to keeps its mode.
+func TestMountPointBecomesSymlink(t *testing.T) {
+	base := t.TempDir()
+	outside := filepath.Join(base, "outside")
+	if err := os.Mkdir(outside, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	top := filepath.Join(base, "root")
+	if err := os.Mkdir(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenFile(top, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	point := filepath.Join(top, "point")
+	swapped := 0
+	end := make(chan struct{})
+	var box sync.WaitGroup
+	box.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			if unix.Rmdir(point) == nil && unix.Symlink(outside, point) == nil {
+				swapped++
+			}
+			_ = unix.Unlink(point) // it may not be there
+		}
+	})
+	for range 20000 {
+		_ = MakeMountPoint(root, "/point", true) // it may fail
+	}
+	close(end)
+	box.Wait()
+	if st := statOf(t, outside); st.Mode&0o777 != 0o700 {
+		t.Errorf("the directory outside has mode %o", st.Mode&0o777)
+	}
+	if swapped == 0 {
+		t.Error("no directory was ever replaced")
+	}
+}

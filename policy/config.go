@@ -15,16 +15,22 @@ type Config struct {
 	Limits              Quotas                   `yaml:"limits"`
 	Profiles            map[string]ProfileConfig `yaml:"profiles"`
 	DefaultProfile      string                   `yaml:"default_profile"` // empty: "default"
-	AllowDegraded       bool                     `yaml:"allow_degraded"`  // accept a host that cannot enforce every limit
+	// AllowedImages are patterns of the images that tenants may use; nil: every image.
+	// ImageDigests demands references with a digest of all tenants.
+	AllowedImages []string `yaml:"allowed_images" sep:","`
+	ImageDigests  bool     `yaml:"image_digests"`
+	AllowDegraded bool     `yaml:"allow_degraded"` // accept a host that cannot enforce every limit
 
 	// IdleTTL is that of profiles that set none; 0 is DefaultIdleTTL.
 	IdleTTL spec.Duration `yaml:"-"`
 
 	// Languages are those of every built-in profile.
 	Languages map[string]LanguageConfig `yaml:"-"`
-	// NetworkAvailable says that the engine can give a box a network. While it is false,
+	// NetworkAvailable says that boxes can have a network. While it is false,
 	// every request for one is refused.
 	NetworkAvailable bool `yaml:"-"`
+	// Publish are the ports of the host that sessions can publish.
+	Publish PortPool `yaml:"-"`
 	// OwnDirs are directories and files of the daemon, which no mount may reach.
 	OwnDirs []string `yaml:"-"`
 }
@@ -35,6 +41,12 @@ type Tenant struct {
 	// AllowedMountRoots replace the global ones: an empty list allows no mount, nil means
 	// the global ones.
 	AllowedMountRoots *[]string `yaml:"allowed_mount_roots"`
+	// AllowedImages replace the global ones: an empty list allows no image, nil means the
+	// global ones. ImageDigests demands references with a digest of this tenant.
+	AllowedImages *[]string `yaml:"allowed_images"`
+	ImageDigests  bool      `yaml:"image_digests"`
+	// NetworkRules narrow those of every profile.
+	NetworkRules TenantNetwork `yaml:"network_rules"`
 	// Profiles that the tenant may use; empty: all of them.
 	Profiles []string `yaml:"profiles"`
 	// Rates bound what the tenant may begin per second.
@@ -63,4 +75,5 @@ type Quotas struct {
 	Volumes        int64     `yaml:"volumes" json:"volumes"`                 // named ones
 	VolumeBytes    spec.Size `yaml:"volume_bytes" json:"volume_bytes"`       // sum of the sizes of named volumes
 	Watches        int64     `yaml:"watches" json:"watches"`                 // of directories in boxes
+	Ports          int64     `yaml:"ports" json:"ports"`                     // of the host, published
 }

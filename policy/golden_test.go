@@ -74,10 +74,12 @@ func goldenForm(r Resolved) any {
 			Overridden, Warnings           []string
 			OwnWorkspace                   bool
 			DefaultTarget, DecidedProfiles string
+			Image                          string `json:",omitempty"`
 		}{
 			r.Profile, r.Spec(), r.Network, r.WorkspaceMode, r.Workspace, r.WorkspaceTarget, int64(r.WorkspaceSize), r.WorkspaceInodes, r.MakeWorkspace, r.Env,
 			r.IdleTTL.String(), r.MaxLifetime.String(), r.Timeout.String(), r.TimeoutCap.String(), r.Persistent, r.MountMode, r.Overridden, r.Warnings,
 			r.OwnWorkspace(), r.Target(), fmt.Sprint(len(r.Decisions)),
+			strings.TrimPrefix(r.Image, "host"),
 		},
 		r.Decisions,
 	}

@@ -29,7 +29,7 @@ func (u Use) amounts() (amounts, error) {
 }
 
 func (a amounts) use() Use {
-	return Use{a[0], a[1], a[2], spec.Size(a[3]), float64(a[4]) / microCPUs, spec.Size(a[5]), a[6], spec.Size(a[7]), a[8]}
+	return Use{a[0], a[1], a[2], spec.Size(a[3]), float64(a[4]) / microCPUs, spec.Size(a[5]), a[6], spec.Size(a[7]), a[8], a[9]}
 }
 
 // add adds the counts of b, times sign. Unlimited counts nothing: only a tenant without a

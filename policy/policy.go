@@ -24,6 +24,8 @@ type tenantRules struct {
 	quotas   Quotas
 	roots    []string
 	profiles []string // nil: all
+	images   imageRules
+	network  TenantNetwork
 
 	strictScopes bool
 	daily        Budget
@@ -52,7 +54,10 @@ func New(c Config) (*Policy, error) {
 	if p.limits, err = c.Limits.resolve("limits", DefaultLimits); err != nil {
 		return nil, err
 	}
-	p.fallback = tenantRules{roots: slices.Clone(c.AllowedMountRoots)}
+	p.fallback = tenantRules{roots: slices.Clone(c.AllowedMountRoots), images: imageRules{"allowed_images", slices.Clone(c.AllowedImages), c.ImageDigests}}
+	if err := checkPatterns("allowed_images", p.fallback.images.allowed); err != nil {
+		return nil, err
+	}
 	if p.fallback.quotas, err = c.TenantDefaults.resolve("tenant_defaults", DefaultQuotas); err != nil {
 		return nil, err
 	}
@@ -72,7 +77,7 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 		return tenantRules{}, inField("tenants", err)
 	}
 	field := "tenants." + name
-	rules := tenantRules{roots: p.fallback.roots, profiles: slices.Clone(t.Profiles), strictScopes: t.StrictScopes, daily: t.Daily}
+	rules := tenantRules{roots: p.fallback.roots, images: p.fallback.images, network: t.NetworkRules, profiles: slices.Clone(t.Profiles), strictScopes: t.StrictScopes, daily: t.Daily}
 	for i, profile := range t.Profiles {
 		if err := p.checkProfile(fmt.Sprintf("%s.profiles[%d]", field, i), profile); err != nil {
 			return tenantRules{}, err
@@ -83,6 +88,19 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 		if err := checkRoots(field+".allowed_mount_roots", rules.roots, p.config.OwnDirs); err != nil {
 			return tenantRules{}, err
 		}
+	}
+	if t.AllowedImages != nil {
+		rules.images.field, rules.images.allowed = field+".allowed_images", append([]string{}, *t.AllowedImages...)
+		if err := checkPatterns(rules.images.field, rules.images.allowed); err != nil {
+			return tenantRules{}, err
+		}
+	}
+	rules.images.digests = rules.images.digests || t.ImageDigests
+	if err := t.NetworkRules.validate(field + ".network_rules"); err != nil {
+		return tenantRules{}, err
+	}
+	if err := p.validateInject(field+".network_rules", rules); err != nil {
+		return tenantRules{}, err
 	}
 	if err := t.Daily.validate(field + ".daily"); err != nil {
 		return tenantRules{}, err
@@ -118,6 +136,11 @@ func (p *Policy) Profiles() []Profile {
 		all = append(all, p.profiles[name].clone())
 	}
 	return all
+}
+
+// Locks reports whether a profile locks a field of requests. One that is gone locks nothing.
+func (p *Policy) Locks(profile, field string) bool {
+	return slices.Contains(p.profiles[profile].Locked, field)
 }
 
 // MountRoots returns the directories of the host from which tenant may mount.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -15,9 +16,12 @@ type Profile struct {
 	Name string
 	// Settings are the defaults of a request.
 	spec.Settings
-	// AllowNetwork and AllowPersistent say whether a request may ask for these.
+	// AllowNetwork, AllowPublish and AllowPersistent say whether a request may ask for these.
 	AllowNetwork    bool
+	AllowPublish    bool
 	AllowPersistent bool
+	// NetworkRules are what sessions with a network may reach.
+	NetworkRules rules.Rules
 	// Scope is the template of the session's ID for a request that names neither; empty:
 	// none. See [ScopeID].
 	Scope string
@@ -25,6 +29,10 @@ type Profile struct {
 	KeepArgv string // KeepFull, KeepProgram or KeepNone
 	// KeepOutput is how many bytes of each output stream of a command the history keeps; 0: none.
 	KeepOutput spec.Size
+	// Images are patterns of the images that sessions may have, see [fullPattern]; nil:
+	// every image. ImageDigests demands references with a digest.
+	Images       []string
+	ImageDigests bool
 	// Caps are the most that a request may ask for. A negative one is no cap.
 	Caps spec.Caps
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
@@ -62,11 +70,12 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
 		Settings: spec.Settings{
+			Image: spec.HostImage, Pull: spec.PullNever,
 			CPUs: 1, Memory: 512 << 20, PIDs: spec.DefaultPIDs, OpenFiles: spec.DefaultOpenFiles, FileSize: spec.Unlimited,
 			TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize, WorkspaceMode: spec.ReadWrite, MountMode: spec.ReadWrite,
 			Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL, Retain: spec.None,
 		},
-		AllowNetwork: true, AllowPersistent: true, KeepArgv: KeepFull,
+		AllowNetwork: true, NetworkRules: publicNetwork, AllowPublish: true, AllowPersistent: true, KeepArgv: KeepFull,
 		Caps: spec.Caps{
 			CPUs: 4, Memory: 4 << 30, PIDs: 1024, TmpSize: 1 << 30, UpperSize: 2 << 30, WorkspaceSize: spec.Unlimited,
 			Timeout: spec.Duration(120 * time.Second), IdleTTL: spec.Duration(7 * 24 * time.Hour), MaxLifetime: unlimitedTime,
@@ -82,15 +91,18 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	offline.Caps.TmpSize = 256 << 20
 	offline.Caps.Timeout = spec.Duration(60 * time.Second)
 	offline.WorkspaceMode, offline.MountMode = spec.ReadOnly, spec.ReadOnly
-	offline.AllowNetwork, offline.Sensitive = false, true
+	offline.AllowNetwork, offline.NetworkRules, offline.Sensitive = false, rules.Rules{}, true
+	offline.AllowPublish = false
 	offline.Locked = []string{"network", "sensitive", "workspace_mode", "writable_root"}
 
 	basic := base
 	basic.Name = "network_basic"
 	basic.Network = true
+	basic.NetworkRules = rules.Rules{Allow: packageIndexes, Limits: defaultLimits}
 
 	extended := basic
 	extended.Name = "network_extended"
+	extended.NetworkRules = publicNetwork
 	extended.CPUs, extended.Memory, extended.PIDs = 2, 1024<<20, 512
 	extended.WritableRoot = true
 	extended.Caps.Timeout = spec.Duration(300 * time.Second)
@@ -101,7 +113,8 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	execution.PIDs = 128
 	execution.Timeout, execution.Caps.Timeout = minutes(1), minutes(10)
 	execution.MaxLifetime, execution.Caps.MaxLifetime = minutes(60), minutes(24*60)
-	execution.AllowNetwork, execution.AllowPersistent = false, false
+	execution.AllowNetwork, execution.NetworkRules, execution.AllowPersistent = false, rules.Rules{}, false
+	execution.AllowPublish = false
 
 	// Servers: room for several processes, and a day without use.
 	app := base
@@ -126,6 +139,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	langbot := base
 	langbot.Name = LangbotProfile
 	langbot.Caps.Timeout = spec.Duration(time.Hour)
+	langbot.AllowPublish = false
 
 	all := map[string]Profile{}
 	for _, p := range []Profile{base, offline, basic, extended, execution, app, browser, langbot} {
@@ -136,7 +150,9 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 
 // clone returns a copy that shares no memory with p.
 func (p Profile) clone() Profile {
-	p.Locked = slices.Clone(p.Locked)
+	p.Locked, p.Images = slices.Clone(p.Locked), slices.Clone(p.Images)
+	p.NetworkRules.Allow, p.NetworkRules.Deny = slices.Clone(p.NetworkRules.Allow), slices.Clone(p.NetworkRules.Deny)
+	p.NetworkRules.Inject = slices.Clone(p.NetworkRules.Inject)
 	if p.CodeLanguages = maps.Clone(p.CodeLanguages); p.CodeLanguages == nil {
 		p.CodeLanguages = map[string]Language{}
 	}
@@ -178,6 +194,13 @@ func (p Profile) validate(field string) error {
 	if p.Network && !p.AllowNetwork {
 		return &spec.FieldError{Field: field + ".network", Value: "true", Rule: "needs allow_network: true"}
 	}
+	if err := p.NetworkRules.Validate(); err != nil {
+		return inField(field+".network_rules", err)
+	}
+	if i := uncovered(p.NetworkRules); i >= 0 {
+		return &spec.FieldError{Field: fmt.Sprintf("%s.network_rules.inject[%d].host", field, i), Value: spec.Quote(p.NetworkRules.Inject[i].Host),
+			Rule: "is not reached by these rules: name it in allow"}
+	}
 	if p.Network && p.Sensitive {
 		return &spec.FieldError{Field: field + ".network", Value: "true", Rule: "must be false, because the profile is sensitive: a sensitive session has no network"}
 	}
@@ -192,6 +215,9 @@ func (p Profile) validate(field string) error {
 	if p.Caps.Timeout >= 0 && p.Timeout > p.Caps.Timeout {
 		return &spec.FieldError{Field: field + ".timeout", Value: p.Timeout.String(),
 			Rule: fmt.Sprintf("must be above 0 and at most the cap %s: raise %s.caps.timeout", p.Caps.Timeout, field)}
+	}
+	if err := p.validateImages(field); err != nil {
+		return err
 	}
 	return inField(field, p.Settings.Spec().Validate())
 }

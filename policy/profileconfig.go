@@ -16,11 +16,16 @@ type ProfileConfig struct {
 	// "default".
 	Extends     string `yaml:"extends"`
 	spec.Wishes `yaml:",inline"`
-	// Requests do not have OpenFiles, FileSize and MountMode.
+	// Requests do not have OpenFiles, FileSize, MountMode and Pull.
 	OpenFiles       *int64         `yaml:"open_files"`
 	FileSize        *spec.Size     `yaml:"file_size"`
 	MountMode       *string        `yaml:"mount_mode"`
+	Pull            *string        `yaml:"pull"`
+	Images          *[]string      `yaml:"images"`
+	ImageDigests    *bool          `yaml:"image_digests"`
 	AllowNetwork    *bool          `yaml:"allow_network"`
+	NetworkRules    NetworkConfig  `yaml:"network_rules"`
+	AllowPublish    *bool          `yaml:"allow_publish"`
 	AllowPersistent *bool          `yaml:"allow_persistent"`
 	Scope           *string        `yaml:"scope"`
 	KeepArgv        *string        `yaml:"keep_argv"`
@@ -39,8 +44,15 @@ func (c ProfileConfig) apply(p Profile) Profile {
 	}
 	spec.CopyFields(&p, c)
 	spec.CopyFields(&p.Caps, c.Caps)
+	c.NetworkRules.apply(&p.NetworkRules)
 	for _, cap := range []*spec.Duration{&p.Caps.Timeout, &p.Caps.IdleTTL, &p.Caps.MaxLifetime} {
 		*cap = max(*cap, unlimitedTime) // every negative value means no cap
+	}
+	if image, err := spec.CheckImage("image", p.Image); err == nil { // else validate refuses it
+		p.Image = image
+	}
+	if c.Images != nil {
+		p.Images = append([]string{}, *c.Images...) // an empty list allows none; validate changes it
 	}
 	p.Locked = slices.Compact(slices.Sorted(slices.Values(p.Locked)))
 	return p

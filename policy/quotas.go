@@ -11,8 +11,8 @@ import (
 // configuration says otherwise. They are far above what a host is likely to carry, so that
 // they stop a runaway client but not a busy one.
 var (
-	DefaultQuotas = Quotas{Sessions: 1024, Processes: 1024, Execs: 256, Memory: 512 << 30, CPUs: 1024, WorkspaceBytes: 64 << 30, Volumes: 256, VolumeBytes: 64 << 30, Watches: 64}
-	DefaultLimits = Quotas{Sessions: 4096, Processes: 4096, Execs: 1024, Memory: 2 << 40, CPUs: 4096, WorkspaceBytes: 256 << 30, Volumes: 1024, VolumeBytes: 256 << 30, Watches: 256}
+	DefaultQuotas = Quotas{Sessions: 1024, Processes: 1024, Execs: 256, Memory: 512 << 30, CPUs: 1024, WorkspaceBytes: 64 << 30, Volumes: 256, VolumeBytes: 64 << 30, Watches: 64, Ports: 64}
+	DefaultLimits = Quotas{Sessions: 4096, Processes: 4096, Execs: 1024, Memory: 2 << 40, CPUs: 4096, WorkspaceBytes: 256 << 30, Volumes: 1024, VolumeBytes: 256 << 30, Watches: 256, Ports: 1024}
 )
 
 // resolve fills in zero fields of q from d and checks the others; field is the key of q.
@@ -27,6 +27,7 @@ func (q Quotas) resolve(field string, d Quotas) (Quotas, error) {
 		Volumes:        cmp.Or(q.Volumes, d.Volumes),
 		VolumeBytes:    cmp.Or(q.VolumeBytes, d.VolumeBytes),
 		Watches:        cmp.Or(q.Watches, d.Watches),
+		Ports:          cmp.Or(q.Ports, d.Ports),
 	}
 	if q.CPUs != spec.Unlimited && !(q.CPUs > 0 && q.CPUs <= maxCPUs) {
 		return Quotas{}, badQuota(field+".cpus", fmt.Sprint(q.CPUs))
@@ -61,6 +62,7 @@ var resources = [...]struct {
 	{"volumes", plain, "remove a volume"},
 	{"volume_bytes", spec.FormatSize, "ask for less, or remove a volume"},
 	{"watches", plain, "end a watch"},
+	{"ports", plain, "remove a session that publishes ports"},
 }
 
 func plain(n int64) string {
@@ -86,7 +88,7 @@ func formatCPUs(n int64) string {
 // amounts returns q as counts, CPUs in millionths: unlike sums of floats, sums of integers
 // return to exactly zero when everything is released.
 func (q Quotas) amounts() amounts {
-	return amounts{q.Sessions, q.Processes, q.Execs, int64(q.Memory), toMicro(q.CPUs), int64(q.WorkspaceBytes), q.Volumes, int64(q.VolumeBytes), q.Watches}
+	return amounts{q.Sessions, q.Processes, q.Execs, int64(q.Memory), toMicro(q.CPUs), int64(q.WorkspaceBytes), q.Volumes, int64(q.VolumeBytes), q.Watches, q.Ports}
 }
 
 // A Figure is one resource in [Quotas] or [Use].

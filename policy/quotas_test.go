@@ -11,16 +11,16 @@ import (
 )
 
 func TestQuotasResolve(t *testing.T) {
-	d := Quotas{Sessions: 1, Processes: 2, Execs: 3, Memory: 4, CPUs: 5, WorkspaceBytes: 6, Volumes: 7, VolumeBytes: 8, Watches: 9}
-	unlimited := Quotas{Sessions: -1, Processes: -1, Execs: -1, Memory: -1, CPUs: -1, WorkspaceBytes: -1, Volumes: -1, VolumeBytes: -1, Watches: -1}
+	d := Quotas{Sessions: 1, Processes: 2, Execs: 3, Memory: 4, CPUs: 5, WorkspaceBytes: 6, Volumes: 7, VolumeBytes: 8, Watches: 9, Ports: 10}
+	unlimited := Quotas{Sessions: -1, Processes: -1, Execs: -1, Memory: -1, CPUs: -1, WorkspaceBytes: -1, Volumes: -1, VolumeBytes: -1, Watches: -1, Ports: -1}
 	cases := []struct {
 		q, want Quotas
 		ok      bool
 	}{
 		{Quotas{}, d, true},
 		{unlimited, unlimited, true},
-		{Quotas{Sessions: 9}, Quotas{9, 2, 3, 4, 5, 6, 7, 8, 9}, true},
-		{Quotas{CPUs: 0.01}, Quotas{1, 2, 3, 4, 0.01, 6, 7, 8, 9}, true},
+		{Quotas{Sessions: 9}, Quotas{9, 2, 3, 4, 5, 6, 7, 8, 9, 10}, true},
+		{Quotas{CPUs: 0.01}, Quotas{1, 2, 3, 4, 0.01, 6, 7, 8, 9, 10}, true},
 		{Quotas{CPUs: math.NaN()}, Quotas{}, false},
 		{Quotas{CPUs: math.Inf(1)}, Quotas{}, false},
 		{Quotas{CPUs: -1.5}, Quotas{}, false},

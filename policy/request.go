@@ -20,6 +20,13 @@ type Request struct {
 
 	// MakeWorkspace creates a missing Workspace, with the owner of its parent directory.
 	MakeWorkspace bool `json:"-"`
+	// NeverPull replaces the profile's pull by never.
+	NeverPull bool `json:"-"`
+	// NetworkElse, if not empty, asks for a network if the session may have one, and is the warning
+	// if it may not. NetworkRules and other wishes for the network are dropped then.
+	NetworkElse string `json:"-"`
+	// HasImage: the request changes a session, whose image was decided before.
+	HasImage bool `json:"-"`
 	// Warnings say, one line each, what the caller wanted and had to do without. [Resolved]
 	// returns them.
 	Warnings []string `json:"-"`
@@ -30,8 +37,8 @@ type Resolved struct {
 	Profile string `json:"profile"`
 	// Settings: UpperSize is 0 without a writable root, WorkspaceSize and WorkspaceInodes
 	// are 0 if the workspace cannot be written.
+	// Image is "host", or the full reference of an image.
 	spec.Settings
-	Image    string `json:"image"`
 	Hostname string `json:"hostname"`
 	// Name and Labels are for people and their programs; nothing depends on them.
 	Name   string      `json:"name,omitempty"`
@@ -46,9 +53,13 @@ type Resolved struct {
 	// there was a choice. See [Resolved.Target].
 	WorkspaceTarget string `json:"workspace_target,omitempty"`
 	// MakeWorkspace creates a missing Workspace.
-	MakeWorkspace bool          `json:"make_workspace,omitempty"`
-	Env           []string      `json:"env,omitempty"` // KEY=VALUE, sorted
-	TimeoutCap    spec.Duration `json:"timeout_cap"`   // of any command; 0: none
+	MakeWorkspace bool     `json:"make_workspace,omitempty"`
+	Env           []string `json:"env,omitempty"` // KEY=VALUE, sorted
+	// NetworkRules narrow those of the profile; nil: not at all.
+	NetworkRules *spec.NetworkRules `json:"network_rules,omitempty"`
+	// Publish are the ports to publish, as they were asked for.
+	Publish    []spec.PublishWish `json:"publish,omitempty"`
+	TimeoutCap spec.Duration      `json:"timeout_cap"` // of any command; 0: none
 	// Overridden are, sorted, the fields of the request that the profile has overridden
 	// because it locks them: "network", "mounts[0].read_only".
 	Overridden []string `json:"overridden,omitempty"`
@@ -58,17 +69,23 @@ type Resolved struct {
 	Decisions []Decision `json:"-"`
 }
 
-// Spec returns the box that r describes. It shares its mounts with r.
+// Spec returns the box that r describes, without the layers of its image. It shares its mounts
+// with r.
 func (r Resolved) Spec() spec.Spec {
 	s := r.Settings.Spec()
-	s.Image, s.Hostname, s.User, s.Mounts, s.AllowDegraded = r.Image, r.Hostname, r.User, r.Mounts, r.AllowDegraded
+	if r.Image == spec.HostImage {
+		s.Image = r.Image
+	}
+	s.Hostname, s.User, s.Mounts, s.AllowDegraded = r.Hostname, r.User, r.Mounts, r.AllowDegraded
 	return s
 }
 
-// Take sets what r shares with the spec of a box to the values of s.
+// Take sets what r shares with the spec of a box to the values of s. It does not change the
+// image unless r has none.
 func (r *Resolved) Take(s spec.Spec) {
 	r.Settings.Take(s)
-	r.Image, r.Hostname, r.User, r.Mounts, r.AllowDegraded = s.Image, s.Hostname, s.User, s.Mounts, s.AllowDegraded
+	r.Image = cmp.Or(r.Image, s.Image)
+	r.Hostname, r.User, r.Mounts, r.AllowDegraded = s.Hostname, s.User, s.Mounts, s.AllowDegraded
 }
 
 // workspaceTarget returns where r has its workspace.

@@ -25,8 +25,19 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
+	if r.Image != nil && *r.Image == "" {
+		r.Image = nil
+	}
+	if r.Image != nil {
+		if image, err := spec.CheckImage("image", *r.Image); err == nil { // else check refuses it, unless it is locked
+			r.Image = &image
+		}
+	}
 	s := profile.Settings
 	overridden := s.Merge(&r.Wishes, profile.Locked)
+	if slices.Contains(profile.Locked, spec.NetworkRulesName) && !r.NetworkRules.Equal(nil) {
+		r.NetworkRules, overridden = nil, append(overridden, spec.NetworkRulesName)
+	}
 
 	// Drop limits of the profile that have nothing to limit: inodes without a size, and both
 	// if the workspace cannot be written. Keep, and so refuse, what r itself asks for. A
@@ -45,9 +56,22 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
+	if !r.HasImage {
+		if err := p.mayHaveImage(tenant, &profile, s.Image); err != nil {
+			return Resolved{}, err
+		}
+	}
+	if r.NeverPull {
+		s.Pull = spec.PullNever
+	}
 	if s.Persistent && !profile.AllowPersistent {
 		return Resolved{}, &DeniedError{Field: "persistent", Value: "true",
 			Rule: fmt.Sprintf("profile %q exempts nobody from the idle TTL: allow_persistent is false", profile.Name)}
+	}
+	if r.NetworkElse != "" {
+		if s.Network = p.config.NetworkAvailable && !s.Sensitive && p.MayHaveNetwork(Resolved{Profile: profile.Name}) == nil; !s.Network {
+			r.NetworkRules, r.Warnings = nil, append(slices.Clip(r.Warnings), r.NetworkElse)
+		}
 	}
 	if s.Sensitive && s.Network {
 		if r.Network != nil && *r.Network {
@@ -101,12 +125,18 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		decision.Details["overridden"] = overridden
 	}
 	got := Resolved{
-		Profile: profile.Name, Settings: s, Image: r.Image, Hostname: r.Hostname, Name: r.Name, Labels: maps.Clone(r.Labels), Mounts: list, AllowDegraded: p.config.AllowDegraded,
-		Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace, Env: env, TimeoutCap: max(0, profile.Caps.Timeout),
+		Profile: profile.Name, Settings: s, Hostname: r.Hostname, Name: r.Name, Labels: maps.Clone(r.Labels), Mounts: list, AllowDegraded: p.config.AllowDegraded,
+		NetworkRules: r.NetworkRules, Publish: slices.Clone(r.Publish), Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace, Env: env, TimeoutCap: max(0, profile.Caps.Timeout),
 		Overridden: overridden, Warnings: r.Warnings, Decisions: append(decisions, decision),
 	}
 	if r.User != nil {
 		got.User = *r.User
+	}
+	if err := p.CheckNetworkRules(tenant, got); err != nil {
+		return Resolved{}, err
+	}
+	if err := p.CheckPublish(got); err != nil {
+		return Resolved{}, err
 	}
 	box := got.Spec()
 	if err := box.Validate(); err != nil {
@@ -146,14 +176,18 @@ func (p *Policy) checkNetwork(profile Profile, on bool) error {
 	case !profile.AllowNetwork:
 		return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf("profile %q has no network: allow_network is false", profile.Name)}
 	case !p.config.NetworkAvailable:
-		return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf(
-			"this engine cannot give a box a network, and profile %q or the request asks for one: ask for network false, or use a profile without it", profile.Name)}
+		return p.noNetwork(profile.Name)
 	}
 	return nil
 }
 
-// MayHaveNetwork decides whether a session of r could have a network at all. If its profile
-// is gone, it could not.
+func (p *Policy) noNetwork(profile string) error {
+	return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf(
+		"this daemon gives no box a network (network: off in its configuration), and profile %q or the request asks for one: ask for network false, or use a profile without it", profile)}
+}
+
+// MayHaveNetwork decides whether a session of r could have a network at all, with an engine that
+// has them. If its profile is gone, it could not.
 func (p *Policy) MayHaveNetwork(r Resolved) error {
 	profile, ok := p.profiles[r.Profile]
 	if !ok {
@@ -162,14 +196,8 @@ func (p *Policy) MayHaveNetwork(r Resolved) error {
 	if slices.Contains(profile.Locked, "network") && !profile.Network {
 		return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf("profile %q has locked its network off", r.Profile)}
 	}
-	return p.checkNetwork(profile, true)
-}
-
-// CheckNetworkChange decides about changing the network of a live session: it can be turned
-// off but never on, because programs that run without a network may rely on that.
-func CheckNetworkChange(old, new bool) error {
-	if new && !old {
-		return &DeniedError{Field: "network", Value: "true", Rule: "a live session can only lose its network: remove the session and create it with network true"}
+	if !profile.AllowNetwork {
+		return &DeniedError{Field: "network", Value: "true", Rule: fmt.Sprintf("profile %q has no network: allow_network is false", profile.Name)}
 	}
 	return nil
 }

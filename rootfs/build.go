@@ -16,8 +16,8 @@ import (
 const rootName = "root"
 
 // skeletonSize bounds the content of a read-only root: generated files, and mount points
-// that are created while the box runs.
-const skeletonSize = 1 << 20
+// that are created while the box runs, as many as a box can have (spec.MaxLayers).
+const skeletonSize = 3 << 20
 
 // Build creates dir, which must not exist yet, and in it the root of one box. On failure
 // nothing is left behind.
@@ -35,7 +35,11 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	b.root.built = b
 	defer b.close()
 	undo.Push(b.root.closeFiles)
-	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.reach, b.devpts, b.volumes} {
+	base := []func() error{b.makeTop, b.skeleton, b.view, b.system}
+	if len(o.Layers) > 0 {
+		base = []func() error{b.makeTop, b.merge, b.view}
+	}
+	for _, step := range append(base, b.dev, b.reach, b.devpts, b.volumes) {
 		if err := step(); err != nil {
 			return nil, wrap(err)
 		}
@@ -65,8 +69,8 @@ func (b *builder) close() {
 	b.devices.Close()
 }
 
-// skeleton creates the tmpfs with all directories, links and generated files.
-func (b *builder) skeleton() (err error) {
+// makeTop mounts the tmpfs and creates the directory of the box's root in it.
+func (b *builder) makeTop() (err error) {
 	size := int64(skeletonSize)
 	if b.o.Writable {
 		size = b.o.UpperSize
@@ -76,10 +80,20 @@ func (b *builder) skeleton() (err error) {
 	if err != nil {
 		return err
 	}
-	owner := &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase}
-	owner.learnUmask(rootName, 0o755)
-	b.kept = owner.kept
-	f := owner.into(rootName)
+	f := b.owner()
+	f.learnUmask(rootName, 0o755)
+	b.kept = f.kept
+	return f.err
+}
+
+// owner returns a filler of the tmpfs for entries that belong to the box's root.
+func (b *builder) owner() *filler {
+	return &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase, kept: b.kept}
+}
+
+// skeleton creates all directories, links and generated files.
+func (b *builder) skeleton() error {
+	f := b.owner().into(rootName)
 	if f.err != nil {
 		return f.err
 	}
@@ -129,8 +143,7 @@ func (b *builder) writePerBox(f *filler, prefix string) {
 	}
 }
 
-// view attaches the box's root over the same directory of the tmpfs. It is a separate mount,
-// so that it can be read-only while the skeleton stays writable for the launcher, and so that
+// view attaches the box's root over rootName of the tmpfs. It is a separate mount, so that it can be read-only while the skeleton stays writable for the launcher, and so that
 // the box sees nothing beside it.
 func (b *builder) view() (err error) {
 	b.box, err = clone(b.root.skeleton)

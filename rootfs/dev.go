@@ -63,6 +63,9 @@ func (b *builder) dev() error {
 	if b.host.reachable {
 		f.mkdir(hostDir, 0o700)
 		f.mkdir(hostTop, 0o700)
+		if len(b.o.Layers) > 0 {
+			f.mkdir(hostMerged, 0o700)
+		}
 	}
 	if b.o.Writable {
 		f.write(sizeFile, 0o444, nil)

@@ -109,6 +109,7 @@ func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
 	}
 	c := &etcCopy{root: root, src: src, dst: dst, packages: readPackages(root), shown: map[string]bool{}}
 	for name, content := range genericEtc {
+		c.parents(name, nil)
 		dst.write(name, 0o644, []byte(content))
 		c.shown[name] = true
 	}
@@ -121,10 +122,10 @@ func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
 	dirs := map[string]unix.Stat_t{}
 	for _, e := range list {
 		switch {
-		case c.shown[e.name]: // generated
 		case isDir(e.st):
 			dirs[e.name] = e.st
 			c.sources = append(c.sources, e)
+		case c.shown[e.name]: // generated
 		case e.st.Mode&unix.S_IFMT == unix.S_IFLNK:
 			if target, err := linux.ReadlinkAt(src, e.name); err == nil {
 				e.target = target
@@ -161,7 +162,7 @@ func (c *etcCopy) file(e etcEntry, dirs map[string]unix.Stat_t) {
 	}
 	c.bytes += len(content)
 	c.parents(e.name, dirs)
-	c.dst.write(e.name, e.st.Mode&0o755, content)
+	c.dst.write(e.name, e.st.Mode&0o755, withProxy(e.name, content))
 	c.shown[e.name] = true
 	c.sources = append(c.sources, e)
 }
@@ -197,11 +198,15 @@ func (c *etcCopy) leadsToShown(e etcEntry) bool {
 	return err == nil
 }
 
-// parents creates the directories above name.
+// parents creates the directories above name, with the modes in dirs or else 0755.
 func (c *etcCopy) parents(name string, dirs map[string]unix.Stat_t) {
 	for i, char := range name {
 		if dir := name[:i]; char == '/' && !c.shown[dir] {
-			c.dst.mkdir(dir, dirs[dir].Mode&0o755)
+			mode := uint32(0o755)
+			if st, ok := dirs[dir]; ok {
+				mode &= st.Mode
+			}
+			c.dst.mkdir(dir, mode)
 			c.shown[dir] = true
 		}
 	}

@@ -173,7 +173,8 @@ func TestEtcIsKept(t *testing.T) {
 	root := etcHost(t, "dpkg")
 	cache := filepath.Join(t.TempDir(), "cache", "etc")
 	copies := func() int {
-		list, _ := filepath.Glob(filepath.Join(cache, copyNames()+"*"))
+		_, rule := copyNames()
+		list, _ := filepath.Glob(filepath.Join(cache, rule+"*"))
 		return len(list)
 	}
 	n := 0
@@ -216,10 +217,17 @@ func TestEtcIsKept(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(cache, "0-elsewhen-x"), 0o700); err != nil { // of another boot
 		t.Fatal(err)
 	}
+	boot, _ := copyNames()
+	if err := os.Mkdir(filepath.Join(cache, boot+"99-x"), 0o700); err != nil { // of another version
+		t.Fatal(err)
+	}
 	os.Remove(root + "/etc/timezone")
 	build()
 	if _, err := os.Lstat(filepath.Join(cache, "0-elsewhen-x")); err == nil {
 		t.Error("a copy of another boot is still there")
+	}
+	if _, err := os.Lstat(filepath.Join(cache, boot+"99-x")); err != nil {
+		t.Errorf("a copy of another version, which boxes may be using: %v", err)
 	}
 	if err := os.Chmod(cache, 0o777); err != nil {
 		t.Fatal(err)

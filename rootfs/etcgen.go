@@ -97,6 +97,8 @@ var genericEtc = map[string]string{
 	"profile": "# The environment of a command is complete before its shell starts.\n" +
 		"if [ \"${BASH-}\" ] && [ \"${PS1-}\" ] && [ -r /etc/bash.bashrc ]; then . /etc/bash.bashrc; fi\n",
 	"resolv.conf": "# This box has no name server.\nnameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+
+	"ssh/boxd-proxy": sshProxy,
 }
 
 // perBoxEtc are the names of the generated files that differ between boxes.

@@ -32,15 +32,18 @@ const (
 	// maxEtcCopies is how many copies are kept, of about 2 MB each. If /etc changes more
 	// often, further copies are made in the template and end with the launcher.
 	maxEtcCopies = 32
-	// etcRule is the version of the rule for what boxes see.
-	etcRule = 1
+	// etcLayout is the version of this directory's layout, and etcRule that of the rule for what
+	// boxes see.
+	etcLayout, etcRule = 1, 3
 )
 
-// copyNames returns the beginning of the names of all copies of this boot and this version of
-// the rule. So a copy that was unfinished when the machine crashed has another name.
-func copyNames() string {
-	boot, _ := linux.BootID() // without it, all copies count as made since this boot
-	return fmt.Sprintf("%d-%.8s-", etcRule, boot)
+// copyNames returns the beginning of the names of all copies of this boot, which boxes may be using,
+// and of those made by this version of the rule. So a copy that was unfinished when the machine
+// crashed has another name, and a launcher of another version leaves the copies of this one alone.
+func copyNames() (boot, rule string) {
+	id, _ := linux.BootID() // without it, all copies count as made since this boot
+	boot = fmt.Sprintf("%d-%.8s-", etcLayout, id)
+	return boot, fmt.Sprintf("%s%d-", boot, etcRule)
 }
 
 // stateOf returns a digest of the status of files and directories.
@@ -96,7 +99,7 @@ func openKept(root string, src *os.File, cache string) (*os.File, error) {
 		return nil, nil
 	}
 	name, err := os.Readlink(filepath.Join(cache, currentEtc))
-	if err != nil || !strings.HasPrefix(name, copyNames()) || !isCurrent(src, filepath.Join(cache, name)) {
+	if _, rule := copyNames(); err != nil || !strings.HasPrefix(name, rule) || !isCurrent(src, filepath.Join(cache, name)) {
 		if name, err = keepEtc(root, src, cache); name == "" || err != nil {
 			return nil, err
 		}
@@ -129,9 +132,10 @@ func keepEtc(root string, src *os.File, cache string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ours, count := copyNames(), 0
+	boot, rule := copyNames()
+	count := 0
 	for _, c := range copies {
-		if strings.HasPrefix(strings.TrimPrefix(c.Name(), unfinished), ours) {
+		if strings.HasPrefix(strings.TrimPrefix(c.Name(), unfinished), boot) {
 			count++
 		} else if c.Name() == currentEtc {
 			continue
@@ -142,7 +146,7 @@ func keepEtc(root string, src *os.File, cache string) (string, error) {
 	if count >= maxEtcCopies {
 		return "", nil
 	}
-	dir, err := os.MkdirTemp(cache, unfinished+ours)
+	dir, err := os.MkdirTemp(cache, unfinished+rule)
 	if err != nil {
 		return "", err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,8 @@ type Host struct {
 	// reachable means that other processes can take over its roots, see OpenLive.
 	reachable bool
 	figures   *hostFigures
+	// byName is set once this kernel has refused layers by descriptor, see merge.
+	byName atomic.Bool
 }
 
 // tree is a mount of the template that every box gets a clone of.

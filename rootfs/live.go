@@ -3,6 +3,7 @@ package rootfs
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -22,12 +23,15 @@ import (
 // rename directories above it. Its parent directory belongs to the host's root and only root
 // can search it. No user of the box is mapped to that ID, so no capability in the box's user
 // namespace overrides this (capable_wrt_inode_uidgid).
+//
+// A root of layers has its skeleton in an overlay, so a second mount of that is there as well.
 const (
-	hostDir = ".host" // in /dev
-	hostTop = hostDir + "/top"
+	hostDir    = ".host" // in /dev
+	hostTop    = hostDir + "/top"
+	hostMerged = hostDir + "/merged"
 )
 
-// reach attaches the second mount of the tmpfs.
+// reach attaches the second mounts.
 func (b *builder) reach() error {
 	if !b.host.reachable {
 		return nil
@@ -40,7 +44,10 @@ func (b *builder) reach() error {
 	if err := linux.MountSetattr(m, false, unix.MountAttr{Attr_set: attrDefault}); err != nil {
 		return err
 	}
-	return attach(m, b.devices, hostTop)
+	if err := attach(m, b.devices, hostTop); err != nil || len(b.o.Layers) == 0 {
+		return err
+	}
+	return cloneTo(b.root.skeleton, b.devices, hostMerged, 0)
 }
 
 // Live is the root of a running box, seen through a process in it. It trusts paths only as
@@ -80,7 +87,10 @@ func (l *Live) mounted(path string) (*os.File, unix.Statx_t, error) {
 
 // Skeleton is like that of Root, but the caller owns it.
 func (l *Live) Skeleton() (*os.File, error) {
-	dir, err := l.beside(rootName)
+	dir, _, err := l.mounted("dev/" + hostMerged)
+	if errors.Is(err, fs.ErrNotExist) {
+		dir, err = l.beside(rootName)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening skeleton of box: %w", err)
 	}

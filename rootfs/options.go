@@ -33,10 +33,20 @@ type Options struct {
 	UpperSize int64 // bytes; only with Writable
 	// Figures are the limits that the box is shown.
 	Figures Figures
-	// IDMapUserNS is a user namespace that maps the IDs 0 to 65535 to the IDs of the box.
-	// It is required with Writable, and borrowed for the duration of the call.
+	// Layers are the directories that make the root instead of the host's, lowest first, at
+	// most MaxLayers, none of them twice. They must be on mounts of the caller's mount namespace. They are
+	// borrowed for the duration of the call; the root keeps using the directories, so
+	// nobody may change or remove them before the box has ended.
+	Layers []*os.File
+	// IDMapUserNS is a user namespace that maps the IDs of the box's users on disk to the IDs
+	// of the box: 0 to 65535 in a writable root without Layers, and the owners of the files
+	// in Layers otherwise. It is required with Writable or Layers, and borrowed for the
+	// duration of the call.
 	IDMapUserNS *os.File
 }
+
+// MaxLayers is how many layers an overlay takes (OVL_MAX_STACK in fs/overlayfs).
+const MaxLayers = 500
 
 // minSize is the smallest size of a box's tmpfs, in bytes.
 const minSize = 64 << 10
@@ -61,6 +71,10 @@ func (o *Options) check() error {
 		return fmt.Errorf("upper size %d: must be at least %d bytes", o.UpperSize, minSize)
 	case o.Writable && o.IDMapUserNS == nil:
 		return errors.New("writable root: needs a user namespace for id-mapped mounts")
+	case len(o.Layers) > 0 && o.IDMapUserNS == nil:
+		return errors.New("root of layers: needs a user namespace for id-mapped mounts")
+	case len(o.Layers) > MaxLayers:
+		return fmt.Errorf("root of %d layers: overlayfs takes at most %d, merge some of them", len(o.Layers), MaxLayers)
 	}
 	return nil
 }

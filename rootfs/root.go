@@ -27,8 +27,9 @@ type Root struct {
 	skeleton *os.File
 	pts      *os.File
 	volumes  []Volume
-	visible  *os.File // nil before Cover
-	built    *builder // for Cover
+	visible  *os.File       // nil before Cover
+	built    *builder       // for Cover
+	closing  sync.WaitGroup // of what Build needs no longer
 
 	mu     sync.Mutex
 	hidden bool
@@ -43,7 +44,7 @@ func (r *Root) Path() string { return filepath.Join(r.dir, rootName) }
 // everything mounted on it. Like Path, it is valid until Hide.
 func (r *Root) Dev() string { return filepath.Join(r.dir, devName) }
 
-// Skeleton returns a descriptor of the box's root directory on the tmpfs itself: it does not
+// Skeleton returns a descriptor of the box's root directory on a mount of its own: it does not
 // show what is mounted on it for the box, and can be written to even if the box's root is
 // read-only. It belongs to r.
 func (r *Root) Skeleton() *os.File { return r.skeleton }
@@ -87,6 +88,7 @@ func (r *Root) Close() error {
 }
 
 func (r *Root) closeFiles() error {
+	r.closing.Wait()
 	r.built.top.Close() // a nil file and a closed one are fine
 	r.skeleton.Close()
 	r.pts.Close()

@@ -47,6 +47,7 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 		err = s.installBox(box, c, kind)
 	}
 	if err != nil {
+		s.closeNetwork()
 		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
 			s.discardHolding(box.ID())
 			err = errors.Join(err, e)
@@ -56,13 +57,14 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	return nil
 }
 
-// makeBox prepares the workspace and creates the box.
+// makeBox prepares the workspace, creates the box and opens its network. A session that had a box
+// before goes on without a network that it may not have any more.
 func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	if err := s.prepareWorkspace(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	b := s.record.Resolved.Spec()
+	b, r, first := s.record.box(), s.resolvedLocked(), s.record.Generation == 1
 	b.ID, b.Labels = s.record.Box, s.labelsLocked()
 	s.mu.Unlock()
 	if err := s.m.named.checkThere(b.Mounts); err != nil {
@@ -73,6 +75,12 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 		// Nothing should be left, unless the launcher died in between.
 		s.discardHolding(b.ID)
 		return nil, s.m.explainLost(ctx, b.Mounts, fmt.Errorf("creating a box: %w", causeOf(ctx, err)))
+	}
+	if err := s.openNetwork(ctx, box, r); err != nil && (first || !s.goesWithout(err)) {
+		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
+			s.discardHolding(b.ID)
+		}
+		return nil, err
 	}
 	return box, nil
 }

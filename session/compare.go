@@ -35,8 +35,19 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 		// By name only: values are often secret.
 		list = append(list, Conflict{"env", differingNames(have.Env, want.Env), differingNames(want.Env, have.Env)})
 	}
+	if r.NetworkRules != nil && r.NetworkElse == "" && !have.NetworkRules.Equal(want.NetworkRules) {
+		show := func(n *spec.NetworkRules) string {
+			if n == nil {
+				return "those of the profile"
+			}
+			return fmt.Sprintf("allow %q, deny %q, limits %+v", n.Allow, n.Deny, n.Limits)
+		}
+		list = append(list, Conflict{"network_rules", show(have.NetworkRules), show(want.NetworkRules)})
+	}
+	if r.Publish != nil && !slices.Equal(have.Publish, want.Publish) {
+		list = append(list, Conflict{"publish", fmt.Sprint(have.Publish), fmt.Sprint(want.Publish)})
+	}
 	field("hostname", r.Hostname, have.Hostname, want.Hostname)
-	field("image", r.Image, have.Image, want.Image)
 	field("profile", r.Profile, have.Profile, want.Profile)
 	field("workspace", r.Workspace, have.Workspace, want.Workspace)
 	field("workspace_target", r.WorkspaceTarget, have.Target(), want.Target())

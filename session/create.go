@@ -41,7 +41,7 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 		return nil, err
 	}
 	s.m.counters.created.Add(1)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done, Details: labelDetails(a.resolved)}) // the session exists even if this fails
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done, Details: s.createDetails()}) // the session exists even if this fails
 	s.mu.Lock()
 	u := s.useLocked()
 	s.mu.Unlock()
@@ -92,6 +92,10 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		}
 		return nil
 	})
+	undo.Push(func() error { s.releaseImage(); return nil })
+	if err := s.takeImage(ctx, c, a); err != nil {
+		return err
+	}
 	if err := s.takeVolumes(ctx, c, "volumes", a.request.Volumes, a.resolved.Mounts); err != nil { // forget settles
 		if errors.Is(err, ErrVolumeInUse) {
 			s.m.deny(c, s.key, "create", err)
@@ -127,6 +131,10 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 			return nil
 		})
 	}
+	if err := s.publishPorts(c); err != nil {
+		return err
+	}
+	undo.Push(func() error { s.unpublishPorts("the session could not be created"); return nil })
 	if err := s.build(ctx, c, EventCreated); err != nil {
 		return err
 	}
@@ -136,7 +144,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 
 // boxUse returns what a session of r counts in quotas while it exists.
 func boxUse(r policy.Resolved) policy.Use {
-	return policy.Use{Sessions: 1, Memory: r.Memory, CPUs: r.CPUs}
+	return policy.Use{Sessions: 1, Memory: r.Memory, CPUs: r.CPUs, Ports: int64(len(r.Publish))}
 }
 
 // releaseQuota returns everything that the session has reserved.

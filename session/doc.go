@@ -14,13 +14,14 @@
 //	workspaceUse.mu  one measurement of a workspace at a time; a measurement tries it, and
 //	                 the removal of the session waits for it once
 //	session.metering one counting of the life of a box at a time
+//	session.looking  one look at the ports of its box at a time
 //	session.tidying  held while code is removed in the background; only tried, never awaited
 //	sensitivity.mu   what else becomes sensitive with a session or volume; never held during I/O
 //	volumes.looking  one query for the engine's volumes at a time
 //	Manager.mu       the registry and the heap of deadlines; never held during I/O
 //	session.mu       fields of one session and its processes; never held during I/O
 //	leaves           events, errors, counters, the queue of the database, cached volumes, history,
-//	                 named volumes and their sessions
+//	                 named volumes and their sessions, published ports, where to look for ports
 //
 // Manager.mu and session.mu are never held together, so listing sessions never waits for a
 // session, and no session waits for a listing.

@@ -34,6 +34,10 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 	if r == nil {
 		return key, nil, nil
 	}
+	if r.Image != nil && *r.Image == "" {
+		without := *r
+		without.Image, r = nil, &without
+	}
 	resolved, err := m.policy.Resolve(key.Tenant, *r)
 	if err != nil {
 		m.deny(c, key, "ensure", err)

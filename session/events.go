@@ -13,29 +13,37 @@ type EventType string
 
 // The types of events.
 const (
-	EventCreated        EventType = "created" // Details: generation; sensitive, the reason, if it is
-	EventRecreated      EventType = "recreated"
-	EventAdopted        EventType = "adopted"
-	EventState          EventType = "state" // Details: state, reason
-	EventExecStarted    EventType = "exec-started"
-	EventExecEnded      EventType = "exec-ended" // Details: verdict, exit_code, signal
-	EventProcessStarted EventType = "process-started"
-	EventProcessExited  EventType = "process-exited"
-	EventProcessStopped EventType = "process-stopped"
-	EventProcessReady   EventType = "process-ready"   // Details: after, in seconds, the first time
-	EventProcessUnready EventType = "process-unready" // Details: reason
-	EventOOM            EventType = "oom"             // Details: count
-	EventPIDsLimit      EventType = "pids-limit"      // Details: count
-	EventAttached       EventType = "mount-attached"
-	EventDetached       EventType = "mount-detached"
-	EventVolumeCreated  EventType = "volume-created"   // Details: volume, size
-	EventVolumeResized  EventType = "volume-resized"   // Details: volume, size
-	EventVolumeRemoved  EventType = "volume-removed"   // Details: volume
-	EventSensitive      EventType = "sensitive"        // Details: reason
-	EventVolumeMarked   EventType = "volume-sensitive" // Details: volume, reason
-	EventExpired        EventType = "expired"
-	EventRemoved        EventType = "removed"
-	EventError          EventType = "error"
+	EventCreated         EventType = "created" // Details: generation; sensitive, the reason, if it is
+	EventRecreated       EventType = "recreated"
+	EventAdopted         EventType = "adopted"
+	EventState           EventType = "state" // Details: state, reason
+	EventExecStarted     EventType = "exec-started"
+	EventExecEnded       EventType = "exec-ended" // Details: verdict, exit_code, signal
+	EventProcessStarted  EventType = "process-started"
+	EventProcessExited   EventType = "process-exited"
+	EventProcessStopped  EventType = "process-stopped"
+	EventProcessReady    EventType = "process-ready"   // Details: after, in seconds, the first time
+	EventProcessUnready  EventType = "process-unready" // Details: reason
+	EventOOM             EventType = "oom"             // Details: count
+	EventPIDsLimit       EventType = "pids-limit"      // Details: count
+	EventAttached        EventType = "mount-attached"
+	EventDetached        EventType = "mount-detached"
+	EventVolumeCreated   EventType = "volume-created"     // Details: volume, size
+	EventVolumeResized   EventType = "volume-resized"     // Details: volume, size
+	EventVolumeRemoved   EventType = "volume-removed"     // Details: volume
+	EventSensitive       EventType = "sensitive"          // Details: reason
+	EventVolumeMarked    EventType = "volume-sensitive"   // Details: volume, reason
+	EventImageProgress   EventType = "image-progress"     // Details: image, step, layer, done, total
+	EventImagePulled     EventType = "image-pulled"       // Details: image, digest, bytes; also of an import
+	EventImageRemoved    EventType = "image-removed"      // Details: image
+	EventConnection      EventType = "network-connection" // Details: state (open, ended or denied), connection, name, address, port, protocol, in, out, allowed, rule, reason, seconds, unreported
+	EventPortPublished   EventType = "port-published"     // Details: port, host, address
+	EventPortUnpublished EventType = "port-unpublished"   // Details: port, host, reason
+	EventPortOpened      EventType = "port-opened"        // Details: port, address; a program of the box listens there
+	EventPortClosed      EventType = "port-closed"        // Details: port, address
+	EventExpired         EventType = "expired"
+	EventRemoved         EventType = "removed"
+	EventError           EventType = "error"
 	// EventMissed tells one subscriber that events were dropped because it was too slow,
 	// or are no longer kept. Details: count, 0 if that is not known.
 	EventMissed EventType = "missed"

@@ -29,13 +29,20 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	checked := e
 	if e.Code != nil {
 		checked.Args = append([]string{e.Code.Dir}, e.Args...) // the language's command is not known yet
+	} else if len(e.Args) == 0 {
+		checked.Args = defaultProgram
 	}
-	if err := m.command(policy.Resolved{}, checked).Validate(); err != nil {
+	if err := m.command(ground{}, checked).Validate(); err != nil {
 		return ExecResult{}, err
 	}
 	key, a, err := m.resolve(c, key, r)
 	if err != nil {
 		return ExecResult{}, err
+	}
+	if a != nil && e.Code == nil && a.resolved.Image == engine.HostImage {
+		if _, _, err := (ground{Resolved: a.resolved}).program(e.Args, ""); err != nil {
+			return ExecResult{}, err
+		}
 	}
 	if a != nil && e.Code != nil {
 		if _, _, err := m.policy.Language(a.resolved.Profile, e.Code.Language, e.Code.File); err != nil {
@@ -72,11 +79,11 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 			u.s.removeCode(e.Code, u.box)
 		}
 	}()
-	started := time.Now()
+	started, denied := time.Now(), u.s.refusals()
 	p, err := run.start(ctx, u.box, e.Code)
 	if unstarted(err) {
 		if u, err = m.again(ctx, c, u, a); err == nil {
-			started = time.Now()
+			started, denied = time.Now(), u.s.refusals()
 			p, err = run.start(ctx, u.box, e.Code)
 		}
 	}
@@ -94,11 +101,12 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	res, err := p.Wait()
 	res = diskQuotaResult(res, context.Cause(ctx))
+	refused := u.s.refusedSince(denied)
 	if err == nil || res.Verdict != "" { // also of a command whose caller failed
 		m.rememberExec(c, u, run, started, res) // before anybody learns of the result
 	}
 	if e.Ended != nil && err == nil {
-		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout, Denied: refused})
 	}
 	took := time.Since(began)
 	if e.Collect != nil && err == nil && res.Verdict != engine.BoxLost {
@@ -108,7 +116,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		}
 		e.Collect(ctx, u.s.forAccess(u.box, nil))
 	}
-	return m.finishExec(c, u, run, res, err, took)
+	out, err := m.finishExec(c, u, run, res, err, took)
+	out.Denied = refused
+	return out, err
 }
 
 // admitRun counts a command or process that is about to start in session key, unless the session is
@@ -174,8 +184,9 @@ type admittedExec struct {
 func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*admittedExec, error) {
 	s := u.s
 	s.mu.Lock()
-	resolved := s.record.Resolved
+	ground := s.groundLocked()
 	s.mu.Unlock()
+	resolved := ground.Resolved
 	r := &admittedExec{resolved: resolved}
 	if e.Code != nil {
 		language, file, err := m.policy.Language(resolved.Profile, e.Code.Language, e.Code.File)
@@ -185,7 +196,11 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 		args, env := language.In(e.Code.Dir, file)
 		e.Args, e.Env, r.file = append(args, e.Args...), mergeEnv(env, e.Env), file
 	}
-	r.cmd = m.command(resolved, e)
+	var err error
+	if e.Args, e.Dir, err = ground.program(e.Args, e.Dir); err != nil {
+		return nil, err
+	}
+	r.cmd = m.command(ground, e)
 	if r.cmd.Stdout == nil {
 		r.stdout = &headtail.Buffer{Limit: m.options.CaptureLimit}
 		r.cmd.Stdout = r.stdout
@@ -266,7 +281,7 @@ func cut(s string) string {
 }
 
 // command returns e with the settings of the session and of the policy.
-func (m *Manager) command(r policy.Resolved, e Exec) engine.Command {
+func (m *Manager) command(g ground, e Exec) engine.Command {
 	limit := max(0, m.options.OutputLimit) // the engine takes 0 for no limit
 	switch {
 	case e.NoOutputLimit:
@@ -274,10 +289,11 @@ func (m *Manager) command(r policy.Resolved, e Exec) engine.Command {
 	case e.OutputLimit != 0 && (limit == 0 || e.OutputLimit < limit):
 		limit = e.OutputLimit // Validate refuses a negative one
 	}
+	dir := g.workDir(e.Dir)
 	return engine.Command{
-		Args: e.Args, Env: mergeEnv(r.Env, e.Env), Dir: workDir(r, e.Dir), MakeDir: e.MakeDir, User: e.User,
+		Args: e.Args, Env: g.environ(e.Env), Dir: dir, MakeDir: g.makesDir(dir, e.MakeDir), User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
-		Timeout: m.policy.Timeout(r, e.Timeout), Grace: e.Grace, CancelGrace: e.CancelGrace,
+		Timeout: m.policy.Timeout(g.Resolved, e.Timeout), Grace: e.Grace, CancelGrace: e.CancelGrace,
 		OutputLimit: limit, KeepBackground: e.KeepBackground,
 	}
 }
@@ -316,6 +332,7 @@ func (m *Manager) finishExec(c Caller, u *use, r *admittedExec, res engine.Resul
 	}
 	details := endDetails(res)
 	s.publish(EventExecEnded, c, u.box.ID(), details)
+	s.lookSoon()
 	// The command has run, so a failure to audit its end is only reported.
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details})
 	r.release()

@@ -37,7 +37,12 @@ type Manager struct {
 	named      namedVolumes
 	counted    atomic.Int64 // when usage was last counted for somebody, on the clock of now
 	sensitive  sensitivity
-	noShares   atomic.Bool // the host cannot limit directories: see limitShare
+	publishing publishing
+	portWatch  portWatch
+	lines      tenantLines
+	imageUsers imageUsers
+	noShares   atomic.Bool               // the host cannot limit directories: see limitShare
+	boxEnds    atomic.Pointer[func(Key)] // see WhenBoxEnds
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc

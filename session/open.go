@@ -70,6 +70,10 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 		return nil, err
 	}
 	undo.Release()
+	m.retainLeases()
+	for _, s := range m.all("") { // before a new session could take one of the ports
+		s.republishPorts()
+	}
 	// A command that has no end before this entry was killed when its box was taken over,
 	// or lost with the box.
 	st := m.Stats()
@@ -83,6 +87,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	m.spawn(m.sweepTrash)
 	m.spawn(m.measureAll)
 	m.spawn(m.meterBoxes)
+	m.spawn(m.watchPorts)
 	if o.MinFree > 0 {
 		m.spawn(m.guard)
 	}
@@ -99,10 +104,12 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		options: o, engine: o.Engine, policy: o.Policy, ledger: o.Policy.NewLedger(), throttle: o.Policy.NewThrottle(),
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
-		volumes:   volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
-		named:     namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}, going: map[string]goingBox{}},
-		sensitive: sensitivity{volumes: map[string]spec.Sensitive{}, paths: map[string]sensitiveRecord{}, copies: map[copying]int{}},
-		reapers:   make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
+		volumes:    volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
+		named:      namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}, going: map[string]goingBox{}},
+		sensitive:  sensitivity{volumes: map[string]spec.Sensitive{}, paths: map[string]sensitiveRecord{}, copies: map[copying]int{}},
+		publishing: publishing{taken: map[int]*session{}},
+		portWatch:  portWatch{wake: make(chan struct{}, 1), watchers: map[string]int{}, due: map[*session]bool{}},
+		reapers:    make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m

@@ -12,6 +12,7 @@ import (
 
 // Exec is one command.
 type Exec struct {
+	// Args are the command and its arguments; none: the default command of the image.
 	Args []string
 	// Code, if not nil, is what to run: Args follow the command of its language.
 	Code *Code
@@ -59,6 +60,9 @@ type ExecResult struct {
 	StdoutMissing, StderrMissing *headtail.Missing
 	// Timeout is the one that counted.
 	Timeout time.Duration
+	// Denied is what boxd refused to the session while the command ran; other commands may have
+	// asked for it.
+	Denied []Denial
 	// Session is the session in which the command ran, afterwards. Created and Recreated
 	// say what this call did to it.
 	Session View
@@ -89,7 +93,7 @@ type ProcessSettings struct {
 type ProcessSpec struct {
 	// ID names the process in its session. The ID of an ended process can be used again.
 	ID      string
-	Args    []string
+	Args    []string // none: the default command of the image
 	Env     []string // added to the session's
 	Dir     string
 	MakeDir bool

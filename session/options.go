@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session/history"
@@ -26,7 +27,11 @@ type Options struct {
 	// Storage keeps the workspaces that have a hard limit. Nil: a request for such a limit
 	// is refused.
 	Storage engine.Storage
-	Policy  *policy.Policy
+	// Images keeps the images of sessions. Nil: there is only "host".
+	Images Images
+	Policy *policy.Policy
+	// Egress is what the proxies of sessions with a network begin with. The manager sets its Rules.
+	Egress egress.Config
 	// Audit receives every decision. An action that it cannot record is refused. Nil: no
 	// audit.
 	Audit Auditor

@@ -25,6 +25,7 @@ type Process struct {
 	dropped  bool                  // it was removed or replaced
 	overDisk error                 // why the guard ended it; nil: the guard did not
 	failure  string                // why its probes gave it up
+	refused  refusals              // before it started
 	// successor is the process as which it was started again. restarted is closed when that,
 	// or the decision against it, is done; nil: it does not wait for a restart.
 	successor *Process
@@ -58,12 +59,23 @@ func newProcess(s *session, r processRecord) *Process {
 // View returns the state of the process. It does not count as use.
 func (p *Process) View() ProcessView {
 	p.s.mu.Lock()
+	ended, before := p.record.State.Ended(), p.refused
+	p.s.mu.Unlock()
+	var denied []Denial
+	if !ended {
+		denied = mostDenied(p.s.refusedSince(before))
+	}
+	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	r := &p.record
 	v := ProcessView{
 		Session: p.s.key, ID: p.id, State: r.shownState(), PID: r.PID, Args: r.Args, TTY: r.TTY, ProcessSettings: r.ProcessSettings,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,
 		ReadyAt: r.ReadyAt, Restarts: r.Restarts, RestartAt: r.RestartAt, Failure: r.Failure, FailureOutput: r.FailureOutput,
+		Denied: denied,
+	}
+	if r.State.Ended() {
+		v.Denied = r.Denied
 	}
 	if r.State.Ended() && r.Result != nil {
 		v.PID = 0

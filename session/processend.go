@@ -42,8 +42,9 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	if p.cleared && res.Signal == syscall.SIGKILL { // also a process that was short of memory before
 		res.Verdict, res.Signal, res.Limit = engine.BoxLost, 0, ""
 	}
-	failure := p.failureOf(diskQuotaResult(res, p.overDisk))
+	failure, refused := p.failureOf(diskQuotaResult(res, p.overDisk)), p.refused
 	s.mu.Unlock()
+	denied := mostDenied(s.refusedSince(refused))
 	var output string
 	if failure != "" {
 		output = lastOutput(live.Stdio())
@@ -52,6 +53,7 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	res = diskQuotaResult(res, p.overDisk)
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
+	end.Denied = denied
 	switch {
 	case s.removing: // the removal ended its box, so the loss is no failure
 		end.State = ProcessStopped
@@ -134,7 +136,11 @@ func (p *Process) noteEnd(end processRecord) Event {
 	if !end.RestartAt.IsZero() {
 		details["restart_at"] = end.RestartAt
 	}
+	if len(end.Denied) > 0 {
+		details["denied"] = end.Denied
+	}
 	p.s.m.counters.verdict(end.Result.Verdict)
+	p.s.lookSoon()
 	// The process has ended, so a failure to audit that is only reported.
 	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
 		Reason: string(end.Result.Verdict), Details: details, Ends: true})

@@ -225,10 +225,10 @@ func (p *Process) try(ctx context.Context, box engine.LiveBox, r *spec.Ready) er
 		return p.tryHTTP(ctx, box, r)
 	}
 	p.s.mu.Lock()
-	full, resolved := p.record.spec(), p.s.record.Resolved
+	full, ground := p.record.spec(), p.s.groundLocked()
 	p.s.mu.Unlock()
 	answer, err := p.ask(ctx, box, history.ProbeCommand, engine.Command{
-		Args: r.Command, Env: mergeEnv(resolved.Env, full.Env), Dir: workDir(resolved, full.Dir), User: full.User,
+		Args: r.Command, Env: ground.environ(full.Env), Dir: ground.workDir(full.Dir), User: full.User,
 	})
 	if text := strings.TrimSpace(strings.ToValidUTF8(string(answer), "")); err != nil && text != "" {
 		err = fmt.Errorf("%w: %s", err, text[:min(len(text), probeShown)])

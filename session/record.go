@@ -28,6 +28,8 @@ type sessionRecord struct {
 	Box        string          `json:"box"` // ID of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
+	// Image is the image that the session has; nil: that of the host.
+	Image *sessionImage `json:"image,omitempty"`
 	// Attaching are named volumes that the box is about to get, or has got if the last
 	// manager ended before it could record that. Until then no other session gets them.
 	Attaching []engine.Mount `json:"attaching,omitempty"`
@@ -40,6 +42,11 @@ type sessionRecord struct {
 	// Sensitive says why the session has no network for good; nil: it is not sensitive. It
 	// is set once, with [Manager.ratchet], and goes with the record.
 	Sensitive *spec.Sensitive `json:"sensitive,omitempty"`
+	// Links is the number for which links to ports of the session are made: random, so that links
+	// to an earlier session of this key do not count. 0: none was made. A change revokes all links.
+	Links uint64 `json:"links,omitempty"`
+	// Published are the ports that the session publishes, if it is not sensitive.
+	Published []publishedRecord `json:"published,omitempty"`
 	// Retained: a TTL has ended the session, or is ending it, and it stays for its workspace.
 	Retained *retention `json:"retained,omitempty"`
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how
@@ -71,6 +78,8 @@ type processRecord struct {
 	RestartAt     time.Time `json:"restart_at,omitzero"`
 	Failure       string    `json:"failure,omitempty"`
 	FailureOutput string    `json:"failure_output,omitempty"`
+	// Denied is what was refused to the session while the process ran, at most maxKeptDenials.
+	Denied []Denial `json:"denied,omitempty"`
 	// Replaces is the process that had the ID before, while this one is starting.
 	Replaces *processRecord `json:"replaces,omitempty"`
 }
@@ -136,6 +145,16 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	return r, nil
 }
 
+// box returns the box that the record describes, without its ID and labels.
+func (r *sessionRecord) box() engine.Spec {
+	b := r.Resolved.Spec()
+	b.Image = r.Resolved.Image
+	if r.Image != nil {
+		b.Layers = r.Image.Layers
+	}
+	return b
+}
+
 func (r *sessionRecord) validate() error {
 	if err := r.key().validate(); err != nil {
 		return err
@@ -146,7 +165,7 @@ func (r *sessionRecord) validate() error {
 	if err := (engine.Spec{ID: r.Box}).Validate(); err != nil {
 		return err
 	}
-	return r.Resolved.Spec().Validate()
+	return r.box().Validate()
 }
 
 func decodeProcess(key, value []byte) (r processRecord, err error) {

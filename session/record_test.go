@@ -13,8 +13,8 @@ import (
 func sampleSession() *sessionRecord {
 	return &sessionRecord{
 		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour,
-		Resolved: policy.Resolved{Profile: "default", Env: []string{"A=b"}, Settings: spec.Settings{WorkspaceMode: "rw", IdleTTL: spec.Duration(time.Minute), CPUs: 0.5, Retain: "none"},
-			Image: "host", Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}},
+		Resolved: policy.Resolved{Profile: "default", Env: []string{"A=b"}, Settings: spec.Settings{Image: "host", WorkspaceMode: "rw", IdleTTL: spec.Duration(time.Minute), CPUs: 0.5, Retain: "none"},
+			Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}},
 	}
 }
 

@@ -163,6 +163,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	write := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
+	s.unpublishPorts(r.reason)
 	// On a full disk the removal goes on without a record of it: a successor then finds a
 	// session without a box.
 	if err := write.wait(); err != nil && !diskroom.IsFull(err) {
@@ -200,6 +201,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		p.drop(ctx)
 	}
 	s.forgetMeter()
+	s.releaseImage()
 	s.releaseQuota()
 	kind, counter := EventRemoved, &s.m.counters.removed
 	if r.expired {

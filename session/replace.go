@@ -41,6 +41,11 @@ func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountD
 	s.mu.Unlock()
 	if retained {
 		undo, err = s.revive()
+		if err == nil { // with the same ports, unless others have them
+			forget := undo
+			undo = func() { s.unpublishPorts("the session could not be revived"); forget() }
+			s.republishPorts()
+		}
 	}
 	if err == nil {
 		var asked []spec.VolumeWish
@@ -84,6 +89,12 @@ func (s *session) tryReplace(ctx context.Context, c Caller, a *asked, change mou
 		return err
 	}
 	s.m.avoidLinks(s.key.Tenant, want.Mounts)
+	if err := s.m.policy.RecheckImage(s.key.Tenant, want); err != nil {
+		return err
+	}
+	if err := s.renewImage(ctx, c); err != nil {
+		return s.noteImage(err)
+	}
 	if err := s.makeSensitive(c, want.Mounts, a.asksSensitive()); err != nil {
 		return err
 	}
@@ -126,6 +137,7 @@ func (s *session) clearBox(ctx context.Context) error {
 	s.mu.Lock()
 	box, id, list := s.box, s.record.Box, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest
+	s.closeNetworkLocked()
 	s.mu.Unlock()
 	if box != nil {
 		s.count(box)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/policy"
 )
@@ -63,7 +64,8 @@ func (m *Manager) noteFailure(c Caller, key Key, action string, err error) error
 	}
 	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reports its error
 	for _, own := range []error{context.Canceled, context.DeadlineExceeded, policy.ErrQuota, policy.ErrDenied, engine.ErrInvalid,
-		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrCodeUnwritten, ErrState, ErrClosed, ErrVolumeInUse, ErrVolumeLost} {
+		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrCodeUnwritten, ErrState, ErrClosed, ErrVolumeInUse, ErrVolumeLost,
+		ErrImageNotPresent, images.ErrUnknown, images.ErrLogin, images.ErrPlatform, images.ErrRefused, images.ErrQuota} {
 		if errors.Is(err, own) {
 			return err
 		}
@@ -94,6 +96,20 @@ func labelDetails(r policy.Resolved) map[string]any {
 	return d
 }
 
+// createDetails are those of a new session in the audit log.
+func (s *session) createDetails() map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := labelDetails(s.record.Resolved)
+	if i := s.record.Image; i != nil {
+		if d == nil {
+			d = map[string]any{}
+		}
+		d["image"], d["digest"] = s.record.Resolved.Image, i.Digest
+	}
+	return d
+}
+
 // publish publishes an event about the session and its box; an empty box means the one that it
 // has now. The caller holds no lock.
 func (s *session) publish(t EventType, c Caller, box string, details map[string]any) {
@@ -120,7 +136,7 @@ func (m *Manager) publish(e Event) {
 func (m *Manager) logEvent(e Event) {
 	level := slog.LevelInfo
 	switch e.Type {
-	case EventExecStarted, EventExecEnded:
+	case EventExecStarted, EventExecEnded, EventImageProgress, EventConnection, EventPortOpened, EventPortClosed:
 		level = slog.LevelDebug
 	case EventError:
 		level = slog.LevelWarn

@@ -97,11 +97,15 @@ func (m *Manager) MayHaveNetwork(key Key) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.mayHaveNetworkLocked()
+}
+
+func (s *session) mayHaveNetworkLocked() error {
 	if why := s.record.Sensitive; why != nil {
 		return &policy.DeniedError{Field: "network", Value: "true",
-			Rule: fmt.Sprintf("session %q is sensitive since %s, for good: %s", key.ID, why.Since.Format(time.RFC3339), why.Reason)}
+			Rule: fmt.Sprintf("session %q is sensitive since %s, for good: %s", s.key.ID, why.Since.Format(time.RFC3339), why.Reason)}
 	}
-	return m.policy.MayHaveNetwork(s.record.Resolved)
+	return s.m.policy.MayHaveNetwork(s.record.Resolved)
 }
 
 // makeSensitive is called before the session gets mounts, in addition to those that it has, and
@@ -262,12 +266,17 @@ func (m *Manager) ratchet(c Caller, begin func(*ratchet)) error {
 		r.session(next.s, next.reason)
 	}
 	m.sensitive.mu.Unlock()
+	var cutting sync.WaitGroup
+	for _, t := range r.turned {
+		cutting.Go(t.s.cutVisits)
+	}
+	cutting.Wait()
 	var errs []error
 	for _, w := range r.writes {
 		errs = append(errs, w.wait())
 	}
-	// The network of the sessions in r.turned is to be closed here, before the caller goes on.
 	for _, t := range r.turned {
+		t.s.reportUnpublished(c, t.closed, "the session is sensitive: "+t.reason)
 		if t.made { // otherwise the event of its creation says it
 			t.s.publish(EventSensitive, c, "", map[string]any{"reason": t.reason})
 		}
@@ -299,6 +308,7 @@ type turn struct {
 	s      *session
 	reason string
 	made   bool // it has had a box
+	closed []*publishedPort
 }
 
 // session makes s sensitive, and whatever it can write to.
@@ -310,7 +320,12 @@ func (r *ratchet) session(s *session, reason string) {
 	}
 	if s.record.Sensitive == nil {
 		s.record.Sensitive = &spec.Sensitive{Since: r.at, Reason: reason}
-		r.turned = append(r.turned, turn{s, reason, s.made})
+		// Under s.mu: for all who see that it is sensitive, no port leads into it.
+		r.turned = append(r.turned, turn{s, reason, s.made, s.unpublishLocked()})
+		s.record.Published = nil
+		if s.proxy != nil {
+			s.proxy.Shut() // under s.mu: for all who see that it is sensitive, it has no network
+		}
 		if s.record.Generation > 0 && !s.erased { // otherwise its record is not written, or with its first box
 			r.writes = append(r.writes, r.m.store.enqueue(s.recordLocked().put()))
 		}

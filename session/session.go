@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 )
@@ -48,18 +49,29 @@ type session struct {
 	recording *recording     // last attempt to record that the box runs; nil if the box was taken over
 	attempt   *attempt       // attempt under way to take over the box; nil if there is none
 	made      bool           // the session has had a box
+	proxy     *egress.Proxy  // its network; nil without one, shut once the session is sensitive
+	seen      *networkLog    // of its last network; nil before the first
 	meter     meter          // of the box
+
+	// What leads into it from outside.
+	published []*publishedPort
+	callers   map[*caller]struct{} // connections through published ports
 
 	// What runs in it.
 	uses      int // calls that use it now
 	execs     int
 	watches   int        // of directories; see MaxWatches
+	looking   sync.Mutex // held during a look at the ports of its box; before mu
+	ports     boxPorts   // as found then
 	tidying   sync.Mutex // held while code is removed in the background
 	running   int        // managed processes that have not ended
 	waiting   int        // ended ones that wait for their restart
 	exempt    bool       // the running and waiting ones exempt the session from the idle TTL
 	processes map[string]*Process
 	commands  map[context.Context]context.CancelCauseFunc // that the guard can end; see commandContext
+	visits    map[*visit]struct{}
+	dialled   map[*visitConn]struct{}    // open connections to ports of the box
+	linksSeen map[linkSeen]time.Duration // when visits by a link were logged last, on the clock of m.now
 	// overDiskUntil: the guard has ended everything in the session, which may take until then.
 	overDiskUntil  time.Duration
 	workspaceBytes int64 // as measured last
@@ -159,7 +171,10 @@ func (s *session) view() View {
 	v := View{
 		Key: s.key, State: r.State, Reason: r.Reason, Generation: r.Generation, Resolved: s.resolvedLocked(), Sensitive: r.Sensitive,
 		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: r.Unenforced,
-		CreatedAt: r.CreatedAt, LastUsed: s.m.wall(used),
+		CreatedAt: r.CreatedAt, LastUsed: s.m.wall(used), Published: s.publishedLocked(),
+	}
+	if r.Image != nil {
+		v.ImageDigest = r.Image.Digest
 	}
 	v.Resolved.Decisions, v.Volumes = nil, s.m.named.among(r.Resolved.Mounts)
 	if r.State == Running {
@@ -191,7 +206,7 @@ func (s *session) recordLocked() *sessionRecord {
 func (s *session) resolvedLocked() policy.Resolved {
 	r := s.record.Resolved
 	if s.record.Sensitive != nil {
-		r.Sensitive, r.Network = true, false
+		r.Sensitive, r.Network, r.Publish = true, false, nil
 	}
 	return r
 }

@@ -32,12 +32,21 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	// Check the command before creating a session for it.
-	if err := managed(spec, "k", policy.Resolved{}).Validate(); err != nil {
+	checked := spec
+	if len(spec.Args) == 0 {
+		checked.Args = defaultProgram
+	}
+	if err := managed(checked, "k", ground{}).Validate(); err != nil {
 		return ProcessView{}, err
 	}
 	key, a, err := m.resolve(c, key, r)
 	if err != nil {
 		return ProcessView{}, err
+	}
+	if a != nil && a.resolved.Image == engine.HostImage {
+		if _, _, err := (ground{Resolved: a.resolved}).program(spec.Args, ""); err != nil {
+			return ProcessView{}, err
+		}
 	}
 	if err := m.admitRun(c, key, a); err != nil {
 		return ProcessView{}, err
@@ -60,9 +69,10 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 }
 
 // managed returns the spec for the engine, in a session of r.
-func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
+func managed(spec ProcessSpec, key string, g ground) engine.Managed {
+	dir := g.workDir(spec.Dir)
 	return engine.Managed{
-		Key: key, Args: spec.Args, Env: mergeEnv(r.Env, spec.Env), Dir: workDir(r, spec.Dir), MakeDir: spec.MakeDir,
+		Key: key, Args: spec.Args, Env: g.environ(spec.Env), Dir: dir, MakeDir: g.makesDir(dir, spec.MakeDir),
 		User: spec.User, TTY: spec.TTY, Memory: spec.Memory,
 		History: spec.History, StderrHistory: spec.StderrHistory, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr,
 	}
@@ -75,6 +85,16 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 	s := u.s
 	ctx, stop := s.callContext(ctx)
 	defer stop()
+	s.mu.Lock()
+	ground := s.groundLocked()
+	s.mu.Unlock()
+	var err error
+	if spec.Args, spec.Dir, err = ground.program(spec.Args, spec.Dir); err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(spec.validateSupervision(), managed(spec, "k", ground).Validate()); err != nil { // with what the image adds
+		return nil, err
+	}
 	if err := s.checkWorkspace(ctx); err != nil {
 		m.deny(c, s.key, "start", err)
 		return nil, err
@@ -115,6 +135,7 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 		details["restart"] = view.Restarts
 	}
 	m.publish(p.event(EventProcessStarted, c, view.Box, details))
+	s.lookSoon()
 	// The process runs even if this fails.
 	_ = m.audit(c, s.key, audit.Entry{Action: "start", Process: p.id, Box: view.Box, Decision: audit.Done, Details: details})
 	if spec.Ready != nil {
@@ -203,7 +224,7 @@ func (p *Process) abandon(old *Process) {
 func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec ProcessSpec) error {
 	s := u.s
 	s.mu.Lock()
-	resolved, running, key := s.record.Resolved, s.running, p.record.Key
+	ground, running, key := s.groundLocked(), s.running, p.record.Key
 	s.mu.Unlock()
 	entry := audit.Entry{Action: "start", Process: p.id, Box: u.box.ID(), Decision: audit.Allow, Details: execDetails(nil, spec.Args)}
 	if spec.Ready != nil && len(spec.Ready.Command) > 0 {
@@ -212,11 +233,15 @@ func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec
 	if err := m.audit(c, s.key, entry); err != nil {
 		return err
 	}
-	exempt := m.policy.MayStayIdle(resolved, running+1)
+	exempt := m.policy.MayStayIdle(ground.Resolved, running+1)
 	if err := m.auditDecision(c, s.key, exempt, p.id); err != nil {
 		return err
 	}
-	live, err := u.box.Launch(ctx, managed(spec, key, resolved))
+	refused := s.refusals()
+	s.mu.Lock()
+	p.refused = refused
+	s.mu.Unlock()
+	live, err := u.box.Launch(ctx, managed(spec, key, ground))
 	if err != nil {
 		m.killStray(u.box, key)
 		return startError(spec.Args[0], causeOf(ctx, err))

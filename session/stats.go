@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -26,6 +27,17 @@ type Stats struct {
 	ProcessesStarted uint64
 	EventsMissed     uint64 // by slow subscribers
 	Verdicts         map[engine.Verdict]uint64
+	Network          NetworkStats
+	// Connections through published ports, those that were reset because nothing listened in the box or
+	// because there were too many, and the bytes of those that have ended, in and out of boxes.
+	Callers, CallersRefused, CallersIn, CallersOut uint64
+}
+
+// NetworkStats count the connections of boxes with a network. Open is current.
+type NetworkStats struct {
+	Allowed, Denied uint64 // that have ended, or were refused
+	In, Out         uint64 // bytes of those that have ended
+	Open            int64
 }
 
 // Stats returns the counters.
@@ -37,6 +49,8 @@ func (m *Manager) Stats() Stats {
 		Adopted: c.adopted.Load(), Discarded: c.discarded.Load(),
 		Expired: c.expired.Load(), Removed: c.removed.Load(), BoxesLost: c.lost.Load(),
 		ProcessesStarted: c.started.Load(),
+		Network:          NetworkStats{c.network.allowed.Load(), c.network.denied.Load(), c.network.in.Load(), c.network.out.Load(), c.network.open.Load()},
+		Callers:          c.callers.Load(), CallersRefused: c.callersRefused.Load(), CallersIn: c.callersIn.Load(), CallersOut: c.callersOut.Load(),
 	}
 	st.Subscribers, st.EventsMissed = m.events.stats()
 	c.mu.Lock()
@@ -55,9 +69,31 @@ func (m *Manager) Stats() Stats {
 // counters are the counters of [Stats].
 type counters struct {
 	created, reused, recreated, adopted, discarded, expired, removed, lost, started atomic.Uint64
+	network                                                                         networkCounters
+	callers, callersRefused, callersIn, callersOut                                  atomic.Uint64
 
 	mu       sync.Mutex
 	verdicts map[engine.Verdict]uint64
+}
+
+// networkCounters are the counters of [NetworkStats].
+type networkCounters struct {
+	allowed, denied, in, out atomic.Uint64
+	open                     atomic.Int64
+}
+
+// ended counts a connection that has ended or was refused. admitted says that it counted as open.
+func (n *networkCounters) ended(c egress.Connection, admitted bool) {
+	if admitted {
+		n.open.Add(-1)
+	}
+	if c.Allowed {
+		n.allowed.Add(1)
+	} else {
+		n.denied.Add(1)
+	}
+	n.in.Add(uint64(c.In))
+	n.out.Add(uint64(c.Out))
 }
 
 func (c *counters) verdict(v engine.Verdict) {

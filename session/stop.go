@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -13,7 +12,7 @@ import (
 // which happens only after it has read what was written before.
 const closeTimeout = time.Second
 
-// Stop closes stdin, sends SIGTERM to all processes of the tree, kills them after a grace
+// Stop closes stdin, sends SIGTERM, or the image's stop signal, to all processes of the tree, kills them after a grace
 // period, and returns when the process has ended. If ctx ends before that, the stop
 // continues in the background. Stopping an ended process is no error.
 func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
@@ -88,7 +87,10 @@ func (p *Process) terminate(grace time.Duration) {
 		_ = stdin.Close(closing) // the next steps end the process in any case
 		cancel()
 	}
-	_ = live.Control().Terminate(ctx, syscall.SIGTERM) // as above
+	p.s.mu.Lock()
+	signal := p.s.record.Image.stopSignal()
+	p.s.mu.Unlock()
+	_ = live.Control().Terminate(ctx, signal) // as above
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {

@@ -151,6 +151,9 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 	if err := s.m.ratchetFound([]*session{s}); err != nil {
 		s.m.report(s.key, "", err.Error()) // in memory it is sensitive, and settle writes its record again
 	}
+	if box != nil {
+		s.reopenNetwork(ctx, box)
+	}
 	s.settle(box, rec)
 	close(s.settled)
 	return nil

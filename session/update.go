@@ -87,7 +87,9 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 		err = s.makeSensitive(c, diff.attach, reason)
 	}
 	if err == nil {
-		err = s.applyUpdate(ctx, c, have, want, diff)
+		want.Network = want.Network && !s.isSensitive()
+		opens := want.Network && (u.Network != nil || u.NetworkRules != nil)
+		err = s.applyUpdate(ctx, c, have, want, diff, opens)
 	} else {
 		_ = s.m.noteFailure(c, s.key, "update", err)
 	}
@@ -145,11 +147,23 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 			if err := s.m.MayHaveNetwork(s.key); err != nil {
 				return want, err
 			}
-		}
-		if err := policy.CheckNetworkChange(have.Network, *u.Network); err != nil {
-			return want, err
+			if u.Sensitive != nil && *u.Sensitive {
+				return want, &policy.DeniedError{Field: "network", Value: "true", Rule: "a sensitive session has no network: ask for one of the two"}
+			}
+			if _, err := s.m.policy.NetworkRules(s.key.Tenant, have); err != nil {
+				return want, err
+			}
 		}
 		want.Network = *u.Network
+	}
+	if u.NetworkRules != nil {
+		if s.m.policy.Locks(have.Profile, spec.NetworkRulesName) {
+			return want, fmt.Errorf("network_rules: is locked by profile %q: %w", have.Profile, policy.ErrDenied)
+		}
+		want.NetworkRules = u.NetworkRules
+		if err := s.m.policy.CheckNetworkRules(s.key.Tenant, want); err != nil {
+			return want, err
+		}
 	}
 	if u.Name != nil {
 		want.Name = *u.Name
@@ -163,7 +177,7 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 	if u.Network = nil; u.LiveWishes == (spec.LiveWishes{}) {
 		return want, nil
 	}
-	r := policy.Request{Wishes: spec.Wishes{Profile: have.Profile, LiveWishes: u.LiveWishes}}
+	r := policy.Request{HasImage: true, Wishes: spec.Wishes{Profile: have.Profile, LiveWishes: u.LiveWishes}}
 	off := false
 	r.Network = &off
 	got, err := s.m.policy.Resolve(s.key.Tenant, r)
@@ -183,13 +197,23 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 	return want, nil
 }
 
-// applyUpdate makes want, and the mounts of diff, what the session has. The caller holds
-// the op.
-func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.Resolved, diff mountDiff) error {
+// applyUpdate makes want, and the mounts of diff, what the session has. opens says that its network
+// must be open afterwards: it is new, or was lost. The caller holds the op.
+func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.Resolved, diff mountDiff, opens bool) error {
 	settle, err := s.reserve(have, want)
 	if err != nil {
 		s.m.deny(c, s.key, "update", err)
 		return err
+	}
+	s.mu.Lock()
+	box := s.box
+	opens = opens && s.proxy == nil
+	s.mu.Unlock()
+	if opens {
+		if err := s.openNetwork(ctx, box, want); err != nil {
+			settle(false)
+			return s.m.noteFailure(c, s.key, "update", err)
+		}
 	}
 	change, undo := diff.engineChange(), diff.reverse().engineChange()
 	if limits, before := boxLimits(want), boxLimits(have); limits != before {
@@ -201,10 +225,17 @@ func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.R
 	})
 	settle(err == nil)
 	if err != nil {
+		if opens {
+			s.closeNetwork()
+		}
 		return s.m.noteFailure(c, s.key, "update", err)
 	}
 	s.reportMounts(c, diff)
 	changed := want.Differ(&have.Settings)
+	if !want.NetworkRules.Equal(have.NetworkRules) {
+		s.changeNetwork(want)
+		changed = append(changed, "network_rules")
+	}
 	if want.Name != have.Name {
 		changed = append(changed, "name")
 	}

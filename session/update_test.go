@@ -64,13 +64,13 @@ func TestUpdateRefusals(t *testing.T) {
 		u    spec.Update
 		want error
 	}{
-		"unknown mount":   {spec.Update{Detach: []string{"/x"}}, engine.ErrInvalid},
-		"the workspace":   {spec.Update{Detach: []string{"/workspace"}}, engine.ErrInvalid},
-		"not allowed":     {spec.Update{Attach: []spec.MountWish{{Source: "/etc", Target: "/x"}}}, policy.ErrDenied},
-		"twice":           {spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/a", Target: "/x"}, {Source: "/srv/data/b", Target: "/x"}}}, engine.ErrInvalid},
-		"over the quota":  {spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(2 << 30))}}, policy.ErrQuota},
-		"too little":      {spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1))}}, engine.ErrInvalid},
-		"network back on": {spec.Update{LiveWishes: spec.LiveWishes{Network: ptr(true)}}, policy.ErrDenied},
+		"unknown mount":          {spec.Update{Detach: []string{"/x"}}, engine.ErrInvalid},
+		"the workspace":          {spec.Update{Detach: []string{"/workspace"}}, engine.ErrInvalid},
+		"not allowed":            {spec.Update{Attach: []spec.MountWish{{Source: "/etc", Target: "/x"}}}, policy.ErrDenied},
+		"twice":                  {spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/a", Target: "/x"}, {Source: "/srv/data/b", Target: "/x"}}}, engine.ErrInvalid},
+		"over the quota":         {spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(2 << 30))}}, policy.ErrQuota},
+		"too little":             {spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1))}}, engine.ErrInvalid},
+		"network, and sensitive": {spec.Update{LiveWishes: spec.LiveWishes{Network: ptr(true), Sensitive: ptr(true)}}, policy.ErrDenied},
 	} {
 		if _, err := b.Update(ctx, me, keyA, tc.u); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)

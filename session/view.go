@@ -37,10 +37,14 @@ type View struct {
 	Box        string // ID; empty without a box
 	// Resolved is what the session has, including live changes.
 	Resolved policy.Resolved
+	// ImageDigest is the digest that the image had when the session was created; empty for "host".
+	ImageDigest string
 	// Sensitive says since when and why it has no network for good; nil: it is not sensitive.
 	Sensitive *spec.Sensitive
 	// Volumes are the named volumes among the mounts of Resolved.
 	Volumes []spec.VolumeWish
+	// Published are the ports of the host that lead into it.
+	Published []PublishedPort
 	// Execs and Processes count what runs now.
 	Execs     int
 	Processes int
@@ -109,6 +113,9 @@ type ProcessView struct {
 	// what that one had written. They are kept only of processes with Ready or Restart, until
 	// the process is ready.
 	Failure, FailureOutput string
+	// Denied is what boxd refused to the session while the process ran, or has refused since it
+	// started, most frequent first, at most 20; others may have asked for it.
+	Denied []Denial
 	// Box is the ID of the box in which it runs, and Key its name there.
 	Box string
 	Key string

@@ -20,6 +20,9 @@ func (s *session) watch(box engine.LiveBox) {
 			}
 			s.publishLimit(box, e)
 		case <-box.Done():
+			if f := s.m.boxEnds.Load(); f != nil {
+				(*f)(s.key)
+			}
 			for pending := true; pending; { // the last events often say why the box ended
 				select {
 				case e, ok := <-events:
@@ -55,6 +58,7 @@ func (s *session) markLost(box engine.LiveBox) {
 		s.mu.Unlock()
 		return
 	}
+	s.closeNetworkLocked()
 	s.record.State, s.record.Reason = Failed, "PID 1 of box "+s.record.Box+" is gone"
 	lost := s.failedLocked()
 	write := s.m.store.enqueue(s.recordLocked().put())

@@ -15,6 +15,9 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "an operator of the tenant `default`, if the kernel says that the client's user is root, started the daemon", "test/e2e/local_users_test.go TestLocalUsers"},
 	{"docs/api.md", "A request that a browser sends for a web page", "api/auth_test.go TestBrowsers"},
 	{"docs/api.md", "the tenant and role of the token", "api/auth_test.go TestTokens"},
+	{"docs/api.md", "can be visited by administrators only", "api/ports_test.go TestSensitiveSessionsAreNotVisited, api/ports_test.go TestProfilesWithoutNetworkAreNotVisited"},
+	{"docs/api.md", "Its ports can be seen by administrators", "api/ports_test.go TestSensitiveSessionsAreNotVisited, session/visit_test.go TestLinks"},
+	{"docs/api.md", "a request with a client certificate, or without any credentials, is refused", "api/auth_test.go TestClientCertificates, api/auth_test.go TestBrowsers"},
 	{"docs/api.md", "organizational unit, exactly one", "api/auth_test.go TestClientCertificates"},
 	{"docs/api.md", "the file must not be accessible to others, and SIGHUP", "api/auth_test.go TestLoadTokens, test/e2e/daemon_start_test.go TestDaemonReloadsTokens"},
 	{"docs/api.md", "read the objects of its tenant", "api/roles_test.go TestRoles"},
@@ -24,6 +27,12 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "`/healthz` answers 200 to anybody", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "an administrator, or a token `* viewer`", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "`GET /v1/sensitive-paths` for viewers of all tenants", "api/roles_test.go TestRoles"},
+	{"docs/api.md", "Only callers who may act for all tenants pull, import, verify and remove", "api/images_test.go TestSharedImages"},
+	{"docs/config.md", "Without a list, only administrators and `pull` of a profile have the daemon pull images", "policy/images_test.go TestCheckPull"},
+	{"docs/images.md", "So the operators of a tenant may pull only if `allowed_images` (or the tenant's own) lists what", "policy/images_test.go TestCheckPull"},
+	{"docs/images.md", "importing needs no list, and administrators may pull everything", "api/images_test.go TestImagePolicy"},
+	{"SECURITY.md", "Operators of a tenant pull only what `allowed_images` lists, sessions only what `images` of their profile lists", "policy/images_test.go TestCheckPull"},
+	{"SECURITY.md", "administrators pull everything", "api/images_test.go TestImagePolicy"},
 	{"docs/api.md", "An administrator who has removed or emptied one can forget it", "api/roles_test.go TestRoles, api/sensitive_test.go TestSensitive"},
 
 	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
@@ -57,6 +66,10 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"SECURITY.md", "A TCP listener beyond loopback does not start without authentication", "config/validate_test.go TestListen"},
 	{"SECURITY.md", "On loopback without authentication, the kernel's socket table names the user", "test/e2e/local_users_test.go TestLocalUsers"},
 	{"SECURITY.md", "as operators of tenant `default`", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"SECURITY.md", "Previews drop credentials, cookies of the API and headers of single sign-on", "preview/headers_test.go TestRequestHeaders"},
+	{"SECURITY.md", "Viewers of a tenant see names and addresses of its connections", "api/roles_test.go TestRoles"},
+	{"docs/network.md", "Cookies, credentials and headers between the client and boxd do not reach the box", "preview/headers_test.go TestRequestHeaders"},
+	{"docs/network.md", "credentials stay outside", "test/network/inject_test.go TestInject"},
 	{"SECURITY.md", "LangBot's door also admits the owners of its mount roots", "test/e2e/local_users_test.go TestLocalUsers"},
 }
 

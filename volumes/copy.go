@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/trash"
 )
 
 // Copy creates volume name with the content of volume from, which must not change meanwhile:
@@ -49,13 +50,13 @@ func (s *Store) Copy(ctx context.Context, from, name string, bytes, inodes int64
 		}
 		r.Bytes, r.Inodes = bytes, inodes
 	}
-	temp := newName()
+	temp := trash.NewName()
 	image, err := openFile(s.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
 	defer image.Close()
-	undo.Push(func() error { return unlink(s.dir, temp) })
+	undo.Push(func() error { return linux.UnlinkAt(s.dir, temp) })
 	if err := copyImage(ctx, image, src.image, progress); err != nil {
 		return fmt.Errorf("copying volume %q: %w", from, err)
 	}

@@ -103,7 +103,7 @@ func TestHalfStates(t *testing.T) {
 				}
 				st.make(t, p)
 				s = p.open(t, st.by)
-				if left, err := entries(s.private); len(left) != 0 || err != nil {
+				if left, err := linux.ReadNames(s.private); len(left) != 0 || err != nil {
 					t.Errorf("mounted by Open: %q, %v", left, err)
 				}
 				switch then {
@@ -133,7 +133,7 @@ func TestHalfStates(t *testing.T) {
 							t.Errorf("%+v", got)
 						}
 					}
-					if left, err := entries(s.private); len(left) != 0 || err != nil {
+					if left, err := linux.ReadNames(s.private); len(left) != 0 || err != nil {
 						t.Errorf("mounted by List: %q, %v", left, err)
 					}
 				}

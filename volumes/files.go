@@ -9,16 +9,6 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// entries returns the names in dir, which may change at the same time.
-func entries(dir *os.File) ([]string, error) {
-	f, err := linux.Reopen(dir, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.Readdirnames(-1)
-}
-
 // nameless creates a file without a name on the file system of dir.
 func nameless(dir *os.File) (*os.File, error) {
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -52,39 +42,6 @@ func openFile(dir *os.File, name string, flags int) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
-}
-
-// openDir opens a directory in dir that is neither a symlink nor a mount point.
-func openDir(dir *os.File, name string, flags int) (*os.File, error) {
-	return linux.Openat2(dir, name, unix.OpenHow{
-		Flags:   uint64(flags | unix.O_DIRECTORY | unix.O_NOFOLLOW),
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-}
-
-// unlink removes a file of any kind, but not a directory (EISDIR). It is not an error if name
-// does not exist.
-func unlink(dir *os.File, name string) error {
-	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
-	if err == nil || err == unix.ENOENT {
-		return nil
-	}
-	return &os.PathError{Op: "unlinkat", Path: dir.Name() + "/" + name, Err: err}
-}
-
-// rename renames oldName in dir. The new name must be free unless replace is set.
-func rename(dir *os.File, oldName string, newDir *os.File, newName string, replace bool) error {
-	flags := uint(unix.RENAME_NOREPLACE)
-	if replace {
-		flags = 0
-	}
-	err := linux.Retry(func() error {
-		return unix.Renameat2(int(dir.Fd()), oldName, int(newDir.Fd()), newName, flags)
-	})
-	if err != nil {
-		return &os.LinkError{Op: "renameat2", Old: dir.Name() + "/" + oldName, New: newDir.Name() + "/" + newName, Err: err}
-	}
-	return nil
 }
 
 // idText formats id for a file name.

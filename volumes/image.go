@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/trash"
 )
 
 // An image is an ext4 file system without a journal in a sparse file, so unused space takes
@@ -36,13 +38,13 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 	control.Close()
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
-	temp := newName()
+	temp := trash.NewName()
 	image, err := openFile(s.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
 	defer image.Close()
-	undo.Push(func() error { return unlink(s.dir, temp) })
+	undo.Push(func() error { return linux.UnlinkAt(s.dir, temp) })
 	if err := format(image, bytes, inodes); err != nil {
 		if errors.Is(err, errNoTool) {
 			return noLoop(err)
@@ -72,7 +74,7 @@ func (s *Store) place(temp, name string, r volumeRecord) error {
 	if err := s.writeFile(name+recordSuffix, r); err != nil {
 		return err
 	}
-	return rename(s.dir, temp, s.dir, name+imageSuffix, false)
+	return linux.RenameNew(s.dir, temp, s.dir, name+imageSuffix)
 }
 
 // growImage gives the image new limits. It writes the record first, so that the next mount
@@ -127,7 +129,7 @@ func (s *Store) imageRoot(name string, r volumeRecord) (*os.File, error) {
 	if err := tryWrite(top); err != nil {
 		return nil, err
 	}
-	return openDir(top, rootName, unix.O_PATH)
+	return linux.OpenDirAt(top, rootName, unix.O_PATH)
 }
 
 // tryWrite returns an error if a file system has become read-only. It creates a nameless file
@@ -148,7 +150,7 @@ func (s *Store) removeImage(name string) error {
 	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
 		return err
 	}
-	err := unlink(s.dir, name+imageSuffix)
+	err := linux.UnlinkAt(s.dir, name+imageSuffix)
 	if errors.Is(err, unix.EISDIR) {
 		return s.throwAway(name + imageSuffix)
 	}

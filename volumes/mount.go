@@ -75,7 +75,7 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 	if err := linux.MkdirAt(s.private, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, false, err
 	}
-	point, err := openDir(s.private, name, unix.O_PATH)
+	point, err := linux.OpenDirAt(s.private, name, unix.O_PATH)
 	if err != nil {
 		return nil, false, err
 	}
@@ -158,7 +158,7 @@ func (s *Store) furnish(top *os.File) error {
 	if err := linux.Fchownat(top, rootName+".new", s.uid, s.gid); err != nil {
 		return err
 	}
-	return rename(top, rootName+".new", top, rootName, false)
+	return linux.RenameNew(top, rootName+".new", top, rootName)
 }
 
 // mountedTop opens the top directory of a volume's mounted image. It returns nil if the image
@@ -226,7 +226,7 @@ func (s *Store) unmountSoon(name string) error {
 
 // unmountAll unmounts everything in the private directory.
 func (s *Store) unmountAll() error {
-	names, err := entries(s.private)
+	names, err := linux.ReadNames(s.private)
 	if err != nil {
 		return err
 	}

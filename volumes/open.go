@@ -49,12 +49,13 @@ var lockPatience = 5 * time.Second
 func takeOver(dir *os.File) (marker *os.File, err error) {
 	marker, err = openFile(dir, markerName, unix.O_RDWR)
 	if errors.Is(err, unix.ENOENT) {
-		names, listing := entries(dir)
+		names, listing := linux.ReadNames(dir)
 		if listing != nil {
 			return nil, listing
 		}
 		for _, name := range names {
-			if name != "lost+found" { // ext4 creates it in the root of every file system
+			// ext4 creates lost+found in the root of every file system, package layers the other.
+			if name != "lost+found" && name != "images" {
 				return nil, refuse("data directory", dir.Name(), "has %.60q in it and no %s: use a directory that is empty", name, markerName)
 			}
 		}
@@ -80,7 +81,7 @@ func (s *Store) heal() error {
 	if err := errors.Join(s.unmountAll(), s.detachLeftovers()); err != nil {
 		return err
 	}
-	all, err := entries(s.dir)
+	all, err := linux.ReadNames(s.dir)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/trash"
 )
 
 // makeProject creates a volume as a directory with its own project. The directory gets its
@@ -29,12 +30,12 @@ func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 	if err := linux.SetProjectQuota(s.dir, id, uint64(bytes), uint64(inodes)); err != nil {
 		return err
 	}
-	temp := newName()
+	temp := trash.NewName()
 	if err := linux.MkdirAt(s.dir, temp, 0o700); err != nil {
 		return err
 	}
 	undo.Push(func() error { return s.throwAway(temp) })
-	dir, err := openDir(s.dir, temp, unix.O_RDONLY)
+	dir, err := linux.OpenDirAt(s.dir, temp, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 	if err := setProject(dir, id, true); err != nil {
 		return err
 	}
-	if err := rename(s.dir, temp, s.dir, name+dirSuffix, false); err != nil {
+	if err := linux.RenameNew(s.dir, temp, s.dir, name+dirSuffix); err != nil {
 		return err
 	}
 	undo.Release()
@@ -86,7 +87,7 @@ func (s *Store) projectRoot(name string, r volumeRecord) (*os.File, error) {
 }
 
 func (s *Store) openProject(name string) (*os.File, error) {
-	dir, err := openDir(s.dir, name+dirSuffix, unix.O_RDONLY)
+	dir, err := linux.OpenDirAt(s.dir, name+dirSuffix, unix.O_RDONLY)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 		return nil, refuse("directory", s.dir.Name()+"/"+name+dirSuffix, "must be a directory and no symlink").because(err)
 	}

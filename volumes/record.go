@@ -2,7 +2,6 @@ package volumes
 
 import (
 	"bytes"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/trash"
 )
 
 // Suffixes of names in the data directory, and two other names there.
@@ -21,7 +21,7 @@ const (
 	dirSuffix    = ".dir"
 	imageSuffix  = ".img"
 	treeSuffix   = ".tree"
-	newPrefix    = ".new-"
+	newPrefix    = trash.Prefix
 	trashName    = ".old"
 )
 
@@ -80,23 +80,20 @@ func (s *Store) writeFile(name string, value any) error {
 	if err != nil {
 		return err
 	}
-	temp := newName()
+	temp := trash.NewName()
 	f, err := linux.CreateAt(s.dir, temp, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(append(text, '\n'))
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = rename(s.dir, temp, s.dir, name, true)
+		err = linux.RenameAt(s.dir, temp, s.dir, name)
 	}
 	if err != nil {
-		return errors.Join(err, unlink(s.dir, temp))
+		return errors.Join(err, linux.UnlinkAt(s.dir, temp))
 	}
 	return nil
 }
-
-// newName returns a name for something that is being created.
-func newName() string { return newPrefix + strings.ToLower(rand.Text()) }
 
 // load returns the record of volume name, or ErrUnknown. Before that, it repairs what a killed
 // process or a lost file may have left: it removes a record without a volume, and writes the
@@ -138,7 +135,7 @@ func (s *Store) load(name string) (volumeRecord, error) {
 
 // forget removes the record r of a volume that does not exist.
 func (s *Store) forget(name string, r volumeRecord) error {
-	if err := unlink(s.dir, name+recordSuffix); err != nil {
+	if err := linux.UnlinkAt(s.dir, name+recordSuffix); err != nil {
 		return err
 	}
 	if r.Project != 0 && s.noQuota == nil {
@@ -157,7 +154,7 @@ func (s *Store) exists(name string) (bool, error) {
 
 // names returns the names of all volumes, including incomplete ones.
 func (s *Store) names() ([]string, error) {
-	all, err := entries(s.dir)
+	all, err := linux.ReadNames(s.dir)
 	if err != nil {
 		return nil, err
 	}

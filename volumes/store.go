@@ -201,14 +201,14 @@ func (s *Store) Remove(name string) error {
 		if !dir {
 			return s.forget(name, r)
 		}
-		trash, moved, err := s.toTrash(name + dirSuffix)
+		old, moved, err := s.toTrash(name + dirSuffix)
 		if err != nil {
 			return err
 		}
-		defer trash.Close()
+		defer old.Close()
 		if err := s.forget(name, r); err != nil {
 			return err
 		}
-		return s.discard(trash, moved)
+		return s.discard(old, moved)
 	})
 }

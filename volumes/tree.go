@@ -126,7 +126,7 @@ func (s *Store) unlimit(dir *os.File, t tree, id uint32) error {
 	if err := w.top(dir); err != nil {
 		return err
 	}
-	if err := unlink(s.dir, idText(id)+treeSuffix); err != nil {
+	if err := linux.UnlinkAt(s.dir, idText(id)+treeSuffix); err != nil {
 		return err
 	}
 	return s.ids.drop(dir, id)
@@ -209,7 +209,7 @@ func describe(dir *os.File) (tree, error) {
 // forgetTrees removes the records of deleted directories on the file system of dir: those to
 // whose projects nothing belongs any more.
 func (s *Store) forgetTrees(dir *os.File, fs string) error {
-	all, err := entries(s.dir)
+	all, err := linux.ReadNames(s.dir)
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (s *Store) forgetTrees(dir *os.File, fs string) error {
 		if q.UsedBytes != 0 || q.UsedInodes != 0 {
 			continue
 		}
-		if err := unlink(s.dir, name); err != nil {
+		if err := linux.UnlinkAt(s.dir, name); err != nil {
 			return err
 		}
 		if err := s.ids.drop(dir, id); err != nil {

@@ -198,7 +198,7 @@ func outside2(t *testing.T, path string) *os.File {
 
 func onlyMarkerIn(t *testing.T, s *Store) {
 	t.Helper()
-	names, err := entries(s.dir)
+	names, err := linux.ReadNames(s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}

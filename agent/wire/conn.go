@@ -98,7 +98,15 @@ type Conn struct {
 }
 
 // NewConn takes ownership of sock.
-func NewConn(sock *net.UnixConn) *Conn { return newConn(polled{sock}) }
+func NewConn(sock *net.UnixConn) *Conn { return newConn(&polled{sock, SendTimeout}) }
+
+// SendWithin replaces SendTimeout for this connection. Call it before the first Send. It does
+// nothing to a BlockingConn.
+func (c *Conn) SendWithin(patience time.Duration) {
+	if s, ok := c.sock.(*polled); ok {
+		s.patience = patience
+	}
+}
 
 func newConn(sock socket) *Conn {
 	return &Conn{
@@ -161,7 +169,7 @@ const scmMaxFD = 253
 
 // Close closes the connection; a blocked Receive returns net.ErrClosed.
 func (c *Conn) Close() error {
-	if s, ok := c.sock.(polled); ok && c.foreign {
+	if s, ok := c.sock.(*polled); ok && c.foreign {
 		s.empty()
 	}
 	return c.sock.Close()

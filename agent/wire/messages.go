@@ -40,6 +40,8 @@ type InitMsg struct {
 	Spawners uint32
 	// Sockets bounds how many sockets the box may have.
 	Sockets Sockets
+	// Unpacks: commands of user 0 have capabilities over files, see spawn.h.
+	Unpacks bool
 }
 
 // Sockets bounds how many sockets of a kind may exist in a box at once.
@@ -103,6 +105,7 @@ func (m *InitMsg) Marshal() []byte {
 	e.u32(m.Spawners)
 	e.u32(m.Sockets.Netlink)
 	e.u32(m.Sockets.Inet)
+	e.bool(m.Unpacks)
 	return e.b
 }
 
@@ -115,6 +118,7 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	m.HomeTasks = d.u32()
 	m.Spawners = d.u32()
 	m.Sockets = Sockets{Netlink: d.u32(), Inet: d.u32()}
+	m.Unpacks = d.bool()
 	if m.Spawners == 0 || m.Spawners > MaxSpawners {
 		d.bad = true
 	}

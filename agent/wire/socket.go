@@ -14,7 +14,7 @@ import (
 type socket interface {
 	ReadMsgUnix(b, oob []byte) (n, oobn, flags int, addr *net.UnixAddr, err error)
 	// send writes a part of b, and rights with its first byte. If the peer accepts
-	// nothing for SendTimeout, it returns os.ErrDeadlineExceeded.
+	// nothing for SendTimeout, or the time of SendWithin, it returns os.ErrDeadlineExceeded.
 	send(b, rights []byte) (n int, err error)
 	// limitRead makes reads fail with os.ErrDeadlineExceeded after end; zero means never.
 	limitRead(end time.Time) error
@@ -24,10 +24,13 @@ type socket interface {
 }
 
 // polled is a socket that the runtime's poller waits for.
-type polled struct{ *net.UnixConn }
+type polled struct {
+	*net.UnixConn
+	patience time.Duration // of send
+}
 
-func (s polled) send(b, rights []byte) (n int, err error) {
-	if err := s.SetWriteDeadline(time.Now().Add(SendTimeout)); err != nil {
+func (s *polled) send(b, rights []byte) (n int, err error) {
+	if err := s.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
 		return 0, err
 	}
 	if len(rights) == 0 {
@@ -37,13 +40,13 @@ func (s polled) send(b, rights []byte) (n int, err error) {
 	return n, err
 }
 
-func (s polled) limitRead(end time.Time) error { return s.SetReadDeadline(end) }
+func (s *polled) limitRead(end time.Time) error { return s.SetReadDeadline(end) }
 
-func (s polled) abort() { _ = s.Close() }
+func (s *polled) abort() { _ = s.Close() }
 
 // empty shuts the socket down, receives all that the peer has sent, and closes the descriptors
 // in it without waiting. Closing the socket would close them too, but would wait for that.
-func (s polled) empty() {
+func (s *polled) empty() {
 	raw, err := s.SyscallConn()
 	if err != nil {
 		return // the socket is closed

@@ -8,7 +8,7 @@ import (
 
 // ExecRequest asks for one command to be run.
 type ExecRequest struct {
-	Argv           []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell."`
+	Argv           []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell; without both, the default command of the image."`
 	Shell          string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
 	Env            map[string]string `json:"env,omitempty" doc:"Added to the environment of the session."`
 	Cwd            string            `json:"cwd,omitempty" doc:"Working directory; empty: the workspace."`
@@ -42,10 +42,19 @@ type ExecResult struct {
 	Outputs          []OutputFile `json:"outputs,omitempty" doc:"The files that the request's outputs chose, sorted by path."`
 	OutputsTruncated bool         `json:"outputs_truncated,omitempty" doc:"There are more than the 100 files that are here."`
 	OutputsError     string       `json:"outputs_error,omitempty" doc:"Why there are no outputs."`
+	Denied           []Denial     `json:"denied,omitempty" doc:"What boxd refused to the session while the command ran; other commands may have asked for it."`
 	Receipt          Receipt      `json:"receipt"`
 	Duration         Duration     `json:"duration" doc:"Seconds the request took in the daemon."`
 	Created          bool         `json:"created,omitempty" doc:"This request made the session."`
 	Recreated        bool         `json:"recreated,omitempty" doc:"This request gave the session a new box: background processes and files outside the workspace are gone."`
+}
+
+// Denial counts what boxd refused.
+type Denial struct {
+	Kind  string `json:"kind" doc:"network."`
+	What  string `json:"what" doc:"Such as example.com:443; \"…\": all that are too many to be told apart."`
+	Rule  string `json:"rule" doc:"The rule that refused it."`
+	Count int64  `json:"count"`
 }
 
 // OutputFile is a file that a command has made or changed.

@@ -10,7 +10,7 @@ import (
 // ProcessRequest starts a managed process.
 type ProcessRequest struct {
 	ID         string            `json:"id" doc:"Id of the process, once in its session."`
-	Argv       []string          `json:"argv,omitempty" doc:"Program and arguments. Either this or shell."`
+	Argv       []string          `json:"argv,omitempty" doc:"Program and arguments. Either this or shell; without both, the default command of the image."`
 	Shell      string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
 	Env        map[string]string `json:"env,omitempty"`
 	Cwd        string            `json:"cwd,omitempty" doc:"Working directory; empty: the workspace."`
@@ -61,6 +61,7 @@ type Process struct {
 	RestartAt     *time.Time    `json:"restart_at,omitempty" doc:"When it is started again."`
 	Failure       string        `json:"failure,omitempty" doc:"Why it has failed, or the run before; kept with ready or restart, until it is ready."`
 	FailureOutput string        `json:"failure_output,omitempty" doc:"The end of what it had written then, up to 4 KiB: of stderr, or else of stdout."`
+	Denied        []Denial      `json:"denied,omitempty" doc:"What boxd refused to the session while the process ran, or has refused since it started: the 20 most frequent. Others may have asked for it."`
 	StartedAt     time.Time     `json:"started_at"`
 	EndedAt       *time.Time    `json:"ended_at,omitempty"`
 	ExitCode      *int          `json:"exit_code" nullable:"true" doc:"null while it runs, and if it did not exit by itself."`

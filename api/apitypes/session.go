@@ -34,50 +34,53 @@ type SessionRequest struct {
 
 // Session is a session as it is now.
 type Session struct {
-	ID              string           `json:"id"`
-	Name            string           `json:"name,omitempty" doc:"Name for people."`
-	Labels          Labels           `json:"labels,omitempty"`
-	Tenant          string           `json:"tenant"`
-	Sensitive       *Sensitive       `json:"sensitive,omitempty" doc:"Since when and why the session has no network, for good; absent: it is not sensitive."`
-	State           string           `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
-	Reason          string           `json:"reason,omitempty" doc:"Why it failed or stopped."`
-	Box             string           `json:"box,omitempty" doc:"Id of its box."`
-	Profile         string           `json:"profile"`
-	Image           string           `json:"image,omitempty"`
-	Network         bool             `json:"network"`
-	CPUs            float64          `json:"cpus" doc:"-1: unlimited."`
-	Memory          Size             `json:"memory" doc:"Bytes; -1: unlimited."`
-	PIDs            int64            `json:"pids" doc:"-1: unlimited."`
-	WritableRoot    bool             `json:"writable_root"`
-	WorkspaceMode   string           `json:"workspace_mode"`
-	Workspace       string           `json:"workspace,omitempty"`
-	WorkspaceTarget string           `json:"workspace_target" doc:"Where the workspace is mounted, or would be."`
-	WorkspaceSize   Size             `json:"workspace_size,omitempty" doc:"Hard limit of the workspace in bytes; absent: none."`
-	WorkspaceInodes int64            `json:"workspace_inodes,omitempty" doc:"Hard limit of the files and directories in it; absent: it follows from the size."`
-	Unenforced      string           `json:"unenforced,omitempty" doc:"Which of its limits this host cannot enforce, and why; only where the daemon allows that."`
-	Warnings        []string         `json:"warnings,omitempty" doc:"What the session lacks of what its client asked for, such as a network."`
-	Mounts          []Mount          `json:"mounts,omitempty"`
-	Volumes         []AttachedVolume `json:"volumes,omitempty" doc:"Volumes of the tenant that the session has."`
-	Env             []string         `json:"env,omitempty" doc:"KEY=VALUE, sorted; viewers get the names only."`
-	Persistent      bool             `json:"persistent"`
-	IdleTTL         Duration         `json:"idle_ttl" doc:"Seconds."`
-	MaxLifetime     Duration         `json:"max_lifetime" doc:"Seconds; 0: none."`
-	Timeout         Duration         `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
-	TimeoutCap      Duration         `json:"timeout_cap" doc:"Seconds an exec may ask for."`
-	Retain          string           `json:"retain,omitempty" doc:"How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped then, and expires_at says when it goes; its next use gives it a new box."`
-	CreatedAt       time.Time        `json:"created_at"`
-	LastUsedAt      time.Time        `json:"last_used_at"`
-	ExpiresAt       *time.Time       `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`
-	Generation      int              `json:"generation" doc:"Counts the boxes of the session, from 1."`
-	TmpSize         Size             `json:"tmp_size"`
-	Hostname        string           `json:"hostname,omitempty"`
-	User            spec.User        `json:"user"`
-	WorkspaceBytes  int64            `json:"workspace_bytes,omitempty" doc:"What the workspace was measured at last."`
-	Overridden      []string         `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
-	Execs           int              `json:"execs" doc:"Execs that are running."`
-	Processes       int              `json:"processes" doc:"Managed processes that are running."`
-	Created         bool             `json:"created,omitempty" doc:"This request made the session."`
-	Recreated       bool             `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
+	ID              string             `json:"id"`
+	Name            string             `json:"name,omitempty" doc:"Name for people."`
+	Labels          Labels             `json:"labels,omitempty"`
+	Tenant          string             `json:"tenant"`
+	Sensitive       *Sensitive         `json:"sensitive,omitempty" doc:"Since when and why the session has no network, for good; absent: it is not sensitive."`
+	State           string             `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
+	Reason          string             `json:"reason,omitempty" doc:"Why it failed or stopped."`
+	Box             string             `json:"box,omitempty" doc:"Id of its box."`
+	Profile         string             `json:"profile"`
+	Image           string             `json:"image,omitempty" doc:"\"host\", or the full reference of an image."`
+	ImageDigest     string             `json:"image_digest,omitempty" doc:"Digest that the image had when the session was created; absent for \"host\"."`
+	Network         bool               `json:"network"`
+	NetworkRules    *spec.NetworkRules `json:"network_rules,omitempty" doc:"What narrows the rules of its profile; absent: nothing."`
+	Published       []Published        `json:"published,omitempty" doc:"Ports of the host that lead to ports of its box."`
+	CPUs            float64            `json:"cpus" doc:"-1: unlimited."`
+	Memory          Size               `json:"memory" doc:"Bytes; -1: unlimited."`
+	PIDs            int64              `json:"pids" doc:"-1: unlimited."`
+	WritableRoot    bool               `json:"writable_root"`
+	WorkspaceMode   string             `json:"workspace_mode"`
+	Workspace       string             `json:"workspace,omitempty"`
+	WorkspaceTarget string             `json:"workspace_target" doc:"Where the workspace is mounted, or would be."`
+	WorkspaceSize   Size               `json:"workspace_size,omitempty" doc:"Hard limit of the workspace in bytes; absent: none."`
+	WorkspaceInodes int64              `json:"workspace_inodes,omitempty" doc:"Hard limit of the files and directories in it; absent: it follows from the size."`
+	Unenforced      string             `json:"unenforced,omitempty" doc:"Which of its limits this host cannot enforce, and why; only where the daemon allows that."`
+	Warnings        []string           `json:"warnings,omitempty" doc:"What the session lacks of what its client asked for, such as a network."`
+	Mounts          []Mount            `json:"mounts,omitempty"`
+	Volumes         []AttachedVolume   `json:"volumes,omitempty" doc:"Volumes of the tenant that the session has."`
+	Env             []string           `json:"env,omitempty" doc:"KEY=VALUE, sorted; viewers get the names only."`
+	Persistent      bool               `json:"persistent"`
+	IdleTTL         Duration           `json:"idle_ttl" doc:"Seconds."`
+	MaxLifetime     Duration           `json:"max_lifetime" doc:"Seconds; 0: none."`
+	Timeout         Duration           `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
+	TimeoutCap      Duration           `json:"timeout_cap" doc:"Seconds an exec may ask for."`
+	Retain          string             `json:"retain,omitempty" doc:"How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped then, and expires_at says when it goes; its next use gives it a new box."`
+	CreatedAt       time.Time          `json:"created_at"`
+	LastUsedAt      time.Time          `json:"last_used_at"`
+	ExpiresAt       *time.Time         `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`
+	Generation      int                `json:"generation" doc:"Counts the boxes of the session, from 1."`
+	TmpSize         Size               `json:"tmp_size"`
+	Hostname        string             `json:"hostname,omitempty"`
+	User            spec.User          `json:"user"`
+	WorkspaceBytes  int64              `json:"workspace_bytes,omitempty" doc:"What the workspace was measured at last."`
+	Overridden      []string           `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
+	Execs           int                `json:"execs" doc:"Execs that are running."`
+	Processes       int                `json:"processes" doc:"Managed processes that are running."`
+	Created         bool               `json:"created,omitempty" doc:"This request made the session."`
+	Recreated       bool               `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
 }
 
 // SessionList is a list of sessions, ordered by tenant and id.
@@ -100,7 +103,40 @@ type Port struct {
 	Port     int    `json:"port"`
 }
 
+// Published is a port of the host that leads to a port of the box.
+type Published struct {
+	Port        int    `json:"port" doc:"Port of the box."`
+	Host        int    `json:"host" doc:"Port of the host."`
+	Address     string `json:"address" doc:"Address of the host; 0.0.0.0 and :: are all of them."`
+	Connections int    `json:"connections" doc:"Connections through it now."`
+	Reason      string `json:"reason,omitempty" doc:"Why it is not open now; absent: it is."`
+}
+
+// Network describes the network of a session's box since this daemon made the box or took it over.
+type Network struct {
+	On     bool         `json:"on" doc:"It leads out of the box now."`
+	Live   []Connection `json:"live" nullable:"false" doc:"Open connections, oldest first."`
+	Recent []Connection `json:"recent" nullable:"false" doc:"The last 100 that have ended, newest first."`
+	Denied []Denial     `json:"denied" nullable:"false" doc:"What was refused, most frequent first."`
+}
+
+// Connection is a connection of a box, or one HTTP request.
+type Connection struct {
+	Name     string    `json:"name,omitempty" doc:"Absent if the program asked for an address."`
+	Port     uint16    `json:"port"`
+	Address  string    `json:"address,omitempty" doc:"Address and port that were dialled."`
+	Protocol string    `json:"protocol" doc:"connect, socks5, http, or inject for http that was sent as https."`
+	In       int64     `json:"in" doc:"Bytes that the box received."`
+	Out      int64     `json:"out" doc:"Bytes that it sent."`
+	Allowed  bool      `json:"allowed"`
+	Rule     string    `json:"rule" doc:"The rule that decided."`
+	Reason   string    `json:"reason,omitempty" doc:"Why it was refused, failed or was closed by boxd."`
+	Start    time.Time `json:"start"`
+	Duration Duration  `json:"duration" doc:"Seconds."`
+}
+
 // PortList is the ports on which processes in a session's box listen.
 type PortList struct {
-	Ports []Port `json:"ports" nullable:"false"`
+	Ports     []Port      `json:"ports" nullable:"false"`
+	Published []Published `json:"published" nullable:"false" doc:"Ports of the host that lead to ports of the box."`
 }

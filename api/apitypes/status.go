@@ -80,14 +80,34 @@ type Missed struct {
 type Profile struct {
 	Name string `json:"name"`
 	spec.Settings
-	AllowNetwork    bool        `json:"allow_network"`
-	AllowPersistent bool        `json:"allow_persistent"`
-	Scope           string      `json:"scope,omitempty" doc:"Default of a request that names neither id nor scope."`
-	KeepArgv        string      `json:"keep_argv" doc:"What the history keeps of command lines: full, program or none."`
-	KeepOutput      Size        `json:"keep_output" doc:"Bytes of each output stream of a command that the history keeps; 0: none."`
-	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
-	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
-	Languages       []Language  `json:"languages" nullable:"false" doc:"Languages of source code, sorted by name."`
+	Images          []string       `json:"images,omitempty" doc:"Patterns of the images that sessions may have; absent: every image."`
+	ImageDigests    bool           `json:"image_digests,omitempty" doc:"Images other than \"host\" need a digest."`
+	AllowNetwork    bool           `json:"allow_network"`
+	NetworkRules    ProfileNetwork `json:"network_rules" doc:"What sessions with a network reach."`
+	AllowPublish    bool           `json:"allow_publish" doc:"Sessions may publish ports."`
+	AllowPersistent bool           `json:"allow_persistent"`
+	Scope           string         `json:"scope,omitempty" doc:"Default of a request that names neither id nor scope."`
+	KeepArgv        string         `json:"keep_argv" doc:"What the history keeps of command lines: full, program or none."`
+	KeepOutput      Size           `json:"keep_output" doc:"Bytes of each output stream of a command that the history keeps; 0: none."`
+	Caps            ProfileCaps    `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
+	Locked          []string       `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
+	Languages       []Language     `json:"languages" nullable:"false" doc:"Languages of source code, sorted by name."`
+}
+
+// ProfileNetwork is what sessions of a profile reach if they have a network.
+type ProfileNetwork struct {
+	Allow  []string `json:"allow,omitempty" doc:"Names, addresses and CIDRs."`
+	Deny   []string `json:"deny,omitempty" doc:"Those that are denied whatever else allows them."`
+	Public bool     `json:"public,omitempty" doc:"Every public address."`
+	// Limits of 0 connections and of an idle time of 0 are the defaults, 256 and 15 minutes.
+	Limits spec.NetworkLimits `json:"limits,omitzero" doc:"The most that one box uses; absent: no limit."`
+	Inject []InjectedHeader   `json:"inject,omitempty" doc:"Secrets of the operator that its proxy adds to requests for http://HOST, which it sends by https."`
+}
+
+// InjectedHeader is a header with a secret that boxes never see.
+type InjectedHeader struct {
+	Host   string `json:"host" doc:"Name, with :PORT if https is not at 443."`
+	Header string `json:"header"`
 }
 
 // Language is a language that sessions of a profile run source code in.

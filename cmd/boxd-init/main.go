@@ -8,6 +8,7 @@
 //	agent      PID 1 of a box
 //	files      a file operation in a box, as a command of the box
 //	dial       a connection to a port of a box, as a command of the box
+//	unpack     a step of unpacking a layer of an image, as a command of the box
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 	"github.com/boxd/boxd/agent"
 	"github.com/boxd/boxd/agent/dial"
 	"github.com/boxd/boxd/agent/files"
+	"github.com/boxd/boxd/agent/unpack"
 	"github.com/boxd/boxd/engine/native/launcher"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/opencontainers/runc/libcontainer"
@@ -43,13 +45,15 @@ func run(args []string) error {
 		os.Exit(files.Main(args[1:]))
 	case len(args) > 0 && args[0] == "dial":
 		os.Exit(dial.Main(args[1:]))
+	case len(args) > 0 && args[0] == "unpack":
+		os.Exit(unpack.Main(args[1:]))
 	case len(args) == 1 && args[0] == "init":
 		if err := launcher.ConfineStage(); err != nil {
 			return err
 		}
 		libcontainer.Init() // never returns
-	case len(args) == 3 && args[0] == "launcher" && args[1] == "--state-dir":
-		return launcher.Main(args[2])
+	case len(args) > 2 && args[0] == "launcher" && args[1] == "--state-dir":
+		return launcher.Main(args[1:])
 	case len(args) > 2 && args[0] == "launcher" && args[1] == "--service":
 		o, err := launcher.ParseService(args[2:])
 		if err != nil {

@@ -3,11 +3,16 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/images"
+	"github.com/boxd/boxd/images/install"
 	"github.com/boxd/boxd/internal/cli"
 	"github.com/boxd/boxd/internal/daemon"
 	"github.com/boxd/boxd/internal/doctor"
@@ -22,6 +27,7 @@ func main() {
 		Stderr:     os.Stderr,
 		LookupEnv:  os.LookupEnv,
 		NewEngine:  newEngine,
+		OpenImages: openImages,
 		Examine:    doctor.Gather,
 		Serve:      func(o cli.ServeOptions) error { return daemon.Run(daemonOptions(o)) },
 		CheckServe: func(o cli.ServeOptions) []error { return daemon.Check(daemonOptions(o)) },
@@ -31,11 +37,34 @@ func main() {
 
 // newEngine starts a launcher that lives as long as this process.
 func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) {
-	e, err := native.Start(ctx, native.Options{InitPath: o.InitPath, StateDir: o.StateDir, Logger: newLogger()})
+	e, err := native.Start(ctx, native.Options{InitPath: o.InitPath, StateDir: o.StateDir, DataDir: o.DataDir, Logger: newLogger()})
 	if err != nil {
 		return nil, err // not e: a nil *native.Engine is not a nil engine.Engine
 	}
 	return e, nil
+}
+
+// minFree is how many percent of the disk the images of this host leave free, as the daemon does by default.
+const minFree = 5
+
+// openImages opens the images of this host, with a launcher of their own that unpacks layers.
+func openImages(ctx context.Context, o cli.EngineOptions, registries map[string]images.Registry) (*images.Store, func() error, error) {
+	if err := os.MkdirAll(filepath.Dir(o.DataDir), 0o755); err != nil {
+		return nil, nil, fmt.Errorf("data directory: %w", err)
+	}
+	e, err := native.Start(ctx, native.Options{InitPath: o.InitPath, StateDir: o.StateDir, DataDir: o.DataDir, Logger: newLogger()})
+	if err != nil {
+		return nil, nil, err
+	}
+	room := func() error { return daemon.Room([]string{o.DataDir}, minFree) }
+	s, err := images.Open(cli.ImagesDir(o.DataDir), images.Options{
+		Unpacker: install.New(install.Options{Create: e.Create, Layers: e, AllowDegraded: o.AllowDegraded, Room: room}),
+		Layers:   e, Registries: registries, Room: room, Log: newLogger(),
+	})
+	if err != nil {
+		return nil, nil, errors.Join(err, e.Close())
+	}
+	return s, func() error { return errors.Join(s.Close(), e.Close()) }, nil
 }
 
 func daemonOptions(o cli.ServeOptions) daemon.Options {

@@ -163,8 +163,8 @@ func TestSignals(t *testing.T) {
 		status int
 	}{
 		{"echo up; sleep 60", 1, 143},
-		{"trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done", 1, 7},
-		{"trap 'echo up' TERM; echo up; while :; do sleep 0.1; done", 2, 143},
+		{"trap 'exit 7' TERM; echo up; " + testutil.SignalLoop, 1, 7},
+		{"trap 'echo up' TERM; echo up; " + testutil.SignalLoop, 2, 143},
 	} {
 		cmd := boxd(t, "run", "--shell", "--", c.script)
 		out, err := cmd.StdoutPipe()

@@ -3,6 +3,8 @@ package enginetest
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,6 +38,7 @@ type Box struct {
 	last      engine.Command
 	ports     []engine.Port
 	answer    func(port, request string) string // nil: no port accepts connections
+	listeners map[netip.AddrPort]net.Listener   // that the client serves, on ports of this host
 }
 
 // ID returns the box's id.
@@ -77,6 +80,19 @@ func (b *Box) Serve(answer func(port, request string) string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.answer = answer
+}
+
+// Connect connects to a listener that the client has opened in the box, as a program in it would.
+// syscall.ECONNREFUSED: there is none.
+func (b *Box) Connect(ctx context.Context, at netip.AddrPort) (net.Conn, error) {
+	b.mu.Lock()
+	l := b.listeners[at]
+	b.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("connecting to %s: %w", at, syscall.ECONNREFUSED)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp4", l.Addr().String())
 }
 
 // Report tells the client that the box ran into a limit.
@@ -143,6 +159,47 @@ func (l *liveBox) Usage() (engine.Usage, error) {
 	n, memory := l.b.Written.Load(), l.b.Memory.Load()
 	return engine.Usage{Written: &n, Memory: &memory}, nil
 }
+
+// Listen implements engine.Networked. The listeners are on free ports of this host; [Box.Connect]
+// leads to them.
+func (l *liveBox) Listen(ctx context.Context, at ...netip.AddrPort) (list []net.Listener, err error) {
+	if err := l.pass(ctx, "listen"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			for _, one := range list {
+				one.Close()
+			}
+			list = nil
+		}
+	}()
+	for range at {
+		one, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			return list, err
+		}
+		list = append(list, one)
+	}
+	if err := l.c.pass(ctx, "listening", l.b.id); err != nil {
+		return list, err
+	}
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	for i, one := range list {
+		l.b.listeners[at[i]] = one
+	}
+	return list, nil
+}
+
+// Dial implements engine.Networked for what the client serves.
+func (l *liveBox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if err := l.pass(ctx, "dial"); err != nil {
+		return nil, err
+	}
+	return l.b.Connect(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)))
+}
+
 func (l *liveBox) Ports() ([]engine.Port, error) {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()

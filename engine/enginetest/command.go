@@ -86,6 +86,27 @@ func (r *command) dial() {
 	r.end(engine.Result{Verdict: engine.Exited})
 }
 
+// readFile is the builtin that reads a file.
+func (r *command) readFile() {
+	host := r.l.b.host
+	host.mu.Lock()
+	files := host.files
+	host.mu.Unlock()
+	content, ok := "", false
+	if files != nil && r.cmd.Args[0] == "read" {
+		content, ok = files(r.l.b.Spec(), r.cmd.Args[1])
+	}
+	if !ok {
+		fmt.Fprintf(r.cmd.Stderr, `{"failure":{"errno":%d}}`+"\n", syscall.ENOENT)
+		r.end(engine.Result{Verdict: engine.Exited, ExitCode: 1})
+		return
+	}
+	limit, _ := strconv.Atoi(r.cmd.Args[3])
+	io.WriteString(r.cmd.Stdout, content[:min(limit, len(content))])
+	fmt.Fprintf(r.cmd.Stderr, `{"info":{"size":%d,"mode":%d}}`+"\n", len(content), syscall.S_IFREG|0o644)
+	r.end(engine.Result{Verdict: engine.Exited})
+}
+
 func (r *command) Signal(syscall.Signal) error    { return nil }
 func (r *command) Resize(engine.WindowSize) error { return nil }
 
@@ -95,6 +116,9 @@ func (r *command) Wait() (engine.Result, error) {
 	exited := engine.Result{Verdict: engine.Exited}
 	if r.cmd.Builtin == engine.BuiltinDial {
 		r.dial()
+	}
+	if r.cmd.Builtin == engine.BuiltinFiles {
+		r.readFile()
 	}
 	switch verb {
 	case "true", "unmeasured":

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -33,6 +35,7 @@ type Host struct {
 	limits    map[string]Limit
 	limitings []string
 	noLimits  error
+	files     func(spec engine.Spec, path string) (string, bool)
 }
 
 // Hook is called before each operation with its name and its box, volume or directory. It
@@ -59,6 +62,13 @@ func (h *Host) SetHook(hook Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.hook = hook
+}
+
+// SetFiles sets the content of the files that boxes can read, by their spec; false: no such file.
+func (h *Host) SetFiles(content func(spec engine.Spec, path string) (string, bool)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.files = content
 }
 
 // SetHealth sets the answer of [Client.Health].
@@ -121,8 +131,9 @@ type Client struct {
 }
 
 var (
-	_ engine.Service = (*Client)(nil)
-	_ engine.Storage = (*Client)(nil)
+	_ engine.Service   = (*Client)(nil)
+	_ engine.Storage   = (*Client)(nil)
+	_ engine.Networked = (*liveBox)(nil)
 )
 
 // Cut kills the client: all its operations fail from now on.
@@ -183,7 +194,7 @@ func (h *Host) create(spec engine.Spec) (*Box, error) {
 		}
 	}
 	b := &Box{host: h, id: spec.ID, spec: spec, dead: make(chan struct{}), events: make(chan engine.Event, 16),
-		processes: map[string]*Process{}, commands: map[*command]struct{}{}}
+		processes: map[string]*Process{}, commands: map[*command]struct{}{}, listeners: map[netip.AddrPort]net.Listener{}}
 	h.made[spec.ID]++
 	h.boxes[spec.ID] = b
 	return b, nil

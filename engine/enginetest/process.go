@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,6 +18,9 @@ import (
 
 // Process is the host's view of a managed process.
 type Process struct {
+	// Signaled is the last signal that it was sent.
+	Signaled atomic.Int32
+
 	box    *Box
 	m      engine.Managed
 	pid    int
@@ -79,6 +83,7 @@ func (p *Process) program() []string {
 
 // Signal sends a signal. It ends some programs, see Launch.
 func (p *Process) Signal(s syscall.Signal) {
+	p.Signaled.Store(int32(s))
 	if name := p.program()[0]; s == syscall.SIGTERM && (name == "serve" || name == "say") {
 		p.end(engine.Result{Verdict: engine.Signaled, ExitCode: -1, Signal: s})
 	}

@@ -44,6 +44,8 @@ type box struct {
 	ending    bool // the launcher was asked to remove the box
 	kept      bool // a command was allowed to leave processes behind
 
+	spare []*os.File // unconnected sockets in the box's network
+
 	opening sync.Mutex // held while managed is made
 
 	running sync.WaitGroup // registered commands, until their last step
@@ -328,6 +330,10 @@ func (b *box) release() {
 	b.closeManaged()
 	b.running.Wait()
 	b.slots.close()
+	b.mu.Lock()
+	linux.CloseAll(b.spare)
+	b.spare = nil
+	b.mu.Unlock()
 	b.pidfd.Close()
 	<-b.watched
 	b.volumes.close()

@@ -27,11 +27,15 @@ type Options struct {
 	// the directory, which belongs to root. It must not lie below the directory of
 	// InitPath. Several engines may share it.
 	StateDir string
+	// DataDir is an absolute path of a directory for layers of images, which the launcher
+	// creates for root alone; its parent must exist. Several engines may share it. Empty:
+	// there are no layers.
+	DataDir string
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
 
-// Engine is an [engine.Engine]: its boxes end when it is closed, and when the process that
+// Engine is an [engine.Engine] and an [engine.Layers]: its boxes end when it is closed, and when the process that
 // holds it dies.
 type Engine struct {
 	core

@@ -274,6 +274,7 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 	testutil.Long(t)
 	for _, ending := range []string{"exited", "box lost"} {
 		t.Run(ending, func(t *testing.T) {
+			t.Parallel()
 			b, i := withImpostor(t)
 			var out strings.Builder
 			const text = "the last words\n"
@@ -304,8 +305,8 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 
 // TestDeafAgent: an agent that reads no requests does not block its client forever.
 func TestDeafAgent(t *testing.T) {
-	testutil.Long(t) // wire.SendTimeout
 	b, _ := withImpostor(t)
+	b.agent.SendWithin(500 * time.Millisecond)
 	large := strings.Repeat("x", 100<<10)
 	within(t, "starting a command", func() {
 		_, err := b.Start(t.Context(), engine.Command{Args: []string{"x", large, large, large, large, large, large}})

@@ -335,12 +335,12 @@ func TestOvertaken(t *testing.T) {
 
 // TestDeafAgentManaged: an agent that does not answer is lost with its box.
 func TestDeafAgentManaged(t *testing.T) {
-	testutil.Long(t) // answerDeadline
 	b, _ := withManagedImpostor(t)
+	b.managed.wait = 500 * time.Millisecond
 	within(t, "launching", func() {
 		began := time.Now()
 		_, err := b.Launch(t.Context(), engine.Managed{Key: "k", Args: []string{"x"}})
-		if !errors.Is(err, engine.ErrBoxLost) || time.Since(began) < answerDeadline {
+		if !errors.Is(err, engine.ErrBoxLost) || time.Since(began) < b.managed.wait {
 			t.Errorf("Launch: %v after %v", err, time.Since(began))
 		}
 	})

@@ -94,6 +94,10 @@ func TestHostileStorageRequests(t *testing.T) {
 			rpc.TypeOpenDirectory:  `{"Directory":{"Volume":"` + name + `","Path":"/","Make":true}}`,
 			rpc.TypeCreate:         `{"Spec":{"id":"b","mounts":[{"source":"/","target":"/x","volume":"` + name + `"}]}}`,
 			rpc.TypeLimitDirectory: `{"Directory":{"Volume":"` + name + `","Path":"/"},"Bytes":1}`,
+			rpc.TypeMakeLayer:      `{"Name":"` + name + `"}`,
+			rpc.TypeAbandonLayer:   `{"Name":"` + name + `"}`,
+			rpc.TypePublishLayer:   `{"Name":"a","ID":"` + name + `"}`,
+			rpc.TypeRemoveLayer:    `{"ID":"` + name + `"}`,
 		} {
 			if err := ask(typ, body); !errors.Is(err, engine.ErrInvalid) {
 				t.Errorf("request %d, name %q: %v", typ, name, err)
@@ -136,7 +140,8 @@ func TestHostileStorageRequests(t *testing.T) {
 			t.Errorf("request %d %.100s: %v", c.typ, c.body, err)
 		}
 	}
-	for _, typ := range []byte{rpc.TypeMakeVolume, rpc.TypeRemoveVolume, rpc.TypeVolumes, rpc.TypeOpenDirectory, rpc.TypeLimitDirectory, rpc.TypeCopyVolume} {
+	for _, typ := range []byte{rpc.TypeMakeVolume, rpc.TypeRemoveVolume, rpc.TypeVolumes, rpc.TypeOpenDirectory, rpc.TypeLimitDirectory, rpc.TypeCopyVolume,
+		rpc.TypeMakeLayer, rpc.TypeAbandonLayer, rpc.TypePublishLayer, rpc.TypeRemoveLayer, rpc.TypeLayers} {
 		for _, body := range []string{``, `null x`, `[]`, `{"Name":1,"Volume":1,"After":1,"Directory":1}`, `{"Volume":[`, "\xff"} {
 			if err := ask(typ, body); err == nil {
 				t.Errorf("request %d %q: no error", typ, body)

@@ -33,7 +33,11 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer exe.Close()
-	cmd := initCommand(exe, "launcher", "--state-dir", o.StateDir)
+	args := []string{"launcher", "--state-dir", o.StateDir}
+	if o.DataDir != "" {
+		args = append(args, "--data-dir", o.DataDir)
+	}
+	cmd := initCommand(exe, args...)
 	cmd.ExtraFiles = []*os.File{socket}
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // keeps its mounts private
 	if err := cmd.Start(); err != nil {

@@ -23,6 +23,7 @@ type managedLink struct {
 	conn *wire.Conn
 	done chan struct{} // closed when the reader has ended and all waiting callers are told
 	wg   sync.WaitGroup
+	wait time.Duration // answerDeadline; tests shorten it
 
 	mu        sync.Mutex
 	next      uint32
@@ -44,7 +45,7 @@ type question struct {
 func newManagedLink(b *box, conn *wire.Conn) *managedLink {
 	conn.Distrust()
 	l := &managedLink{
-		box: b, conn: conn, done: make(chan struct{}),
+		box: b, conn: conn, done: make(chan struct{}), wait: answerDeadline,
 		asked: map[uint32]*question{}, processes: map[uint32]*managed{},
 	}
 	go l.run()
@@ -111,7 +112,7 @@ func (l *managedLink) ask(q *question, body []byte, files ...*os.File) error {
 	if q.sent = l.conn.Send(q.typ, id, body, files...) == nil; !q.sent {
 		l.conn.Close() // then the reader answers
 	}
-	t := time.AfterFunc(answerDeadline, func() { l.conn.Close() })
+	t := time.AfterFunc(l.wait, func() { l.conn.Close() })
 	defer t.Stop()
 	return <-q.reply
 }

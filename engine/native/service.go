@@ -25,7 +25,7 @@ type ServiceOptions struct {
 	Logger *slog.Logger
 }
 
-// Service is an [engine.Service] and an [engine.Storage]: a connection to a launcher that
+// Service is an [engine.Service], an [engine.Storage] and an [engine.Layers]: a connection to a launcher that
 // runs as a service.
 //
 // If the launcher dies, its boxes and everything in them keep running, and the Service

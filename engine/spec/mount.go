@@ -32,6 +32,12 @@ type Mount struct {
 	// symlinks, where "/" is the whole volume, and Within and NoLinks are empty. Empty:
 	// Source is a path of the host.
 	Volume string `json:"volume,omitempty"`
+	// Layer is the name of an unpublished layer, which is mounted for writing, or the ID of a
+	// published one, which is mounted with ReadOnly. Source is then "/"; Within, NoLinks and
+	// Volume are empty, and Users is false. Only a box with Unpacks mounts layers, and only
+	// when it is created. Files belong to the users of the box as they will in the boxes that
+	// have the layer in their root.
+	Layer string `json:"layer,omitempty"`
 	// Users lets every user of the box write, not only the user as whom the owner of the
 	// source appears. On disk, files of the others belong to ids that neither a box nor a
 	// user of the host has. So it is meant for directories that the caller keeps for boxes.
@@ -76,7 +82,7 @@ func (m Mount) String() string {
 
 // Bounds of mounts.
 const (
-	// MaxMounts is how many mounts a box can have.
+	// MaxMounts is how many mounts a box can have. One that unpacks can have MaxLayers.
 	MaxMounts = 64
 	// MaxVolumeName is the length of a volume's name in bytes.
 	MaxVolumeName = 64
@@ -91,6 +97,7 @@ const (
 	MountWithin  = "mount within"
 	MountNoLinks = "mount no_links"
 	MountVolume  = "mount volume"
+	MountLayer   = "mount layer"
 )
 
 // Validate checks the shape of m without touching the kernel. Package mounts checks the
@@ -98,6 +105,11 @@ const (
 func (m Mount) Validate() error {
 	if err := CheckMountPath(MountSource, m.Source); err != nil {
 		return err
+	}
+	if m.Layer != "" {
+		if err := m.validateLayer(); err != nil {
+			return err
+		}
 	}
 	if m.Volume != "" {
 		if err := m.ValidateVolume(); err != nil {
@@ -139,22 +151,39 @@ func (m Mount) ValidateVolume() error {
 	return nil
 }
 
+const layerIDRule = "must be 64 hexadecimal digits in lower case"
+
+func (m Mount) validateLayer() error {
+	published := IsLayerID(m.Layer)
+	switch {
+	case !published && !IsLayerName(m.Layer):
+		return refuse(MountLayer, QuotePath(m.Layer), `must be an ID, 64 hexadecimal digits in lower case; or a name, 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, MaxVolumeName)
+	case m.Source != "/":
+		return refuse(MountSource, QuotePath(m.Source), `must be "/", the whole layer`)
+	case m.Volume != "" || m.Within != "" || m.NoLinks != "" || m.Users:
+		return refuse(MountLayer, QuotePath(m.Layer), "must come without volume, within, no_links and users")
+	case published != m.ReadOnly:
+		return refuse("mount read_only", fmt.Sprint(m.ReadOnly), "must be true for a published layer, and false for one that is being written")
+	}
+	return nil
+}
+
 // IsVolumeName reports whether a volume can be called name.
 func IsVolumeName(name string) bool {
 	return name != "" && len(name) <= MaxVolumeName && name[0] != '-' && only(name, lowerDigits+"-")
 }
 
-// validateMounts checks each mount and the set: at most MaxMounts, no target twice.
-// field is the name of the list.
-func validateMounts(field string, list []Mount) error {
+// validateMounts checks each mount and the set: at most limit, no target twice. field is the
+// name of the list.
+func validateMounts(field string, list []Mount, limit int) error {
 	seen := make(map[string]bool, len(list))
 	for i, m := range list {
 		if err := m.Validate(); err != nil {
 			return InMount(fmt.Sprintf("%s[%d]", field, i), err)
 		}
 	}
-	if len(list) > MaxMounts {
-		return refuse(field, strconv.Itoa(len(list)), "must be at most %d", MaxMounts)
+	if len(list) > limit {
+		return refuse(field, strconv.Itoa(len(list)), "must be at most %d", limit)
 	}
 	for _, m := range list {
 		if seen[m.Target] {

@@ -53,6 +53,36 @@ func TestMountValidate(t *testing.T) {
 	}
 }
 
+func TestMountLayer(t *testing.T) {
+	id := layerIDs(1)[0]
+	for _, c := range []struct {
+		name string
+		m    Mount
+		want string
+	}{
+		{"unpublished", newLayer, ""},
+		{"published", oldLayer, ""},
+		{"published, writable", Mount{Layer: id, Source: "/", Target: "/a"}, "read_only"},
+		{"unpublished, read-only", Mount{Layer: "a", Source: "/", Target: "/a", ReadOnly: true}, "read_only"},
+		{"name like half an ID", Mount{Layer: id[:63], Source: "/", Target: "/a"}, ""},
+		{"name with dots", Mount{Layer: "..", Source: "/", Target: "/a"}, "mount layer"},
+		{"name with slash", Mount{Layer: "a/b", Source: "/", Target: "/a"}, "mount layer"},
+		{"ID in upper case", Mount{Layer: strings.Repeat("A", 64), Source: "/", Target: "/a", ReadOnly: true}, "mount layer"},
+		{"ID of 65", Mount{Layer: id + "0", Source: "/", Target: "/a", ReadOnly: true}, "mount layer"},
+		{"part of a layer", Mount{Layer: "a", Source: "/fs", Target: "/a"}, "mount source"},
+		{"source of the host", Mount{Layer: "a", Source: "/..", Target: "/a"}, "mount source"},
+		{"volume", Mount{Layer: "a", Volume: "v", Source: "/", Target: "/a"}, "mount layer"},
+		{"within", Mount{Layer: "a", Within: "/", Source: "/", Target: "/a"}, "mount layer"},
+		{"no_links", Mount{Layer: "a", NoLinks: "/", Source: "/", Target: "/a"}, "mount layer"},
+		{"users", Mount{Layer: "a", Users: true, Source: "/", Target: "/a"}, "mount layer"},
+	} {
+		err := c.m.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
 func TestMountSet(t *testing.T) {
 	many := func(n int) (ms []Mount) {
 		for i := range n {

@@ -22,10 +22,17 @@ const (
 	None      = "none"
 )
 
+// When a session pulls its image.
+const (
+	PullNever   = "never"   // what is not in the store is an error
+	PullMissing = "missing" // if the store does not have it
+	PullAlways  = "always"  // each new session asks the registry
+)
+
 // LiveWishes are the wishes that can also change while a session lives. The tag update
 // describes a field in an update, if that differs.
 type LiveWishes struct {
-	Network     *bool     `json:"network,omitempty" yaml:"network" doc:"Whether the box has a network beyond loopback." update:"Only false: a network can be given up, not regained."`
+	Network     *bool     `json:"network,omitempty" yaml:"network" doc:"Whether the box has a network beyond loopback." update:"false gives the network up, for good. true opens one for commands that start later, unless the session is sensitive or its profile forbids it."`
 	Sensitive   *bool     `json:"sensitive,omitempty" yaml:"sensitive" doc:"Whether the session holds sensitive data: then it has no network, for good." update:"Only true: what has been sensitive stays so until the session is removed."`
 	CPUs        *float64  `json:"cpus,omitempty" yaml:"cpus" doc:"Processors' worth of time."`
 	Memory      *Size     `json:"memory,omitempty" yaml:"memory" doc:"RAM in bytes, or a string such as \"512M\"."`
@@ -39,9 +46,11 @@ type LiveWishes struct {
 // Wishes are the values that a request asks for. The profile supplies omitted values, and
 // overrides those that it locks. Fields with a yaml tag are also keys of a profile.
 type Wishes struct {
-	Profile         string `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
-	Image           string `json:"image,omitempty" doc:"Root file system; empty or \"host\": the host's system directories, read-only."`
+	Profile         string  `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
+	Image           *string `json:"image,omitempty" yaml:"image" doc:"Root file system: \"host\", the host's system directories, read-only; or an image such as \"python:3.12\". Empty: the profile's."`
 	LiveWishes      `yaml:",inline"`
+	NetworkRules    *NetworkRules     `json:"network_rules,omitempty" doc:"Narrow what the profile lets a session with a network reach."`
+	Publish         []PublishWish     `json:"publish,omitempty" doc:"Ports of the host that lead to ports of the box, from the pool of the daemon's configuration."`
 	WritableRoot    *bool             `json:"writable_root,omitempty" yaml:"writable_root" doc:"Lay a private writable layer over the root, thrown away with the box."`
 	TmpSize         *Size             `json:"tmp_size,omitempty" yaml:"tmp_size" doc:"Size of /tmp, of the home directory and of /dev/shm, each."`
 	UpperSize       *Size             `json:"upper_size,omitempty" yaml:"upper_size" doc:"Size of the writable layer."`
@@ -60,13 +69,46 @@ type Wishes struct {
 	Labels          Labels            `json:"labels,omitempty" doc:"Labels to find and count the session by: up to 64 keys with values."`
 }
 
+// NetworkRules narrow, for one session, what its profile lets a box reach. docs/network.md describes
+// the entries.
+type NetworkRules struct {
+	Allow  []string      `json:"allow,omitempty" doc:"Names, addresses and CIDRs that the session reaches, as far as its profile allows them; empty: all that the profile allows."`
+	Deny   []string      `json:"deny,omitempty" doc:"Those that it does not reach."`
+	Limits NetworkLimits `json:"limits,omitzero" doc:"Lower limits than those of the profile; absent or 0: the profile's."`
+}
+
+// NetworkLimits bound what one box uses of the network, over all of its connections.
+type NetworkLimits struct {
+	// Connections is at most 16384.
+	Connections int `json:"connections,omitempty" yaml:"connections" doc:"Connections open at once."`
+	// Bytes count as long as the proxy lives: it ends with the box and with the daemon.
+	Bytes Size `json:"bytes,omitempty" yaml:"bytes" doc:"Bytes in both directions together, as long as box and daemon live."`
+	// Bandwidth is at least 1 KiB.
+	Bandwidth Size `json:"bandwidth,omitempty" yaml:"bandwidth" doc:"Bytes per second, both directions together."`
+	// Idle is at least one second.
+	Idle Duration `json:"idle,omitempty" yaml:"idle" doc:"Seconds, or a string such as \"5m\", without a byte after which a connection ends."`
+}
+
+// Equal reports whether two rules are the same; nil is the same as empty rules.
+func (r *NetworkRules) Equal(other *NetworkRules) bool {
+	var a, b NetworkRules
+	if r != nil {
+		a = *r
+	}
+	if other != nil {
+		b = *other
+	}
+	return slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny) && a.Limits == b.Limits
+}
+
 // Update changes a live session. Omitted values stay.
 type Update struct {
 	Attach []MountWish `json:"attach,omitempty" doc:"Mounts to add."`
 	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts and volumes to take away; done first."`
 	// AttachVolumes are volumes of the tenant to attach.
-	AttachVolumes []VolumeWish `json:"attach_volumes,omitempty" doc:"Volumes of the tenant to attach."`
-	Name          *string      `json:"name,omitempty" doc:"New name for people."`
+	AttachVolumes []VolumeWish  `json:"attach_volumes,omitempty" doc:"Volumes of the tenant to attach."`
+	NetworkRules  *NetworkRules `json:"network_rules,omitempty" doc:"Narrow what the profile allows, in place of the session's rules so far. Connections that are not allowed any more end at once."`
+	Name          *string       `json:"name,omitempty" doc:"New name for people."`
 	// Labels to set; nil removes one.
 	Labels map[string]*string `json:"labels,omitempty" doc:"Labels to set; null removes one. Others stay."`
 	LiveWishes
@@ -102,6 +144,8 @@ type VolumeWish struct {
 // Settings are the values in force for a session, or the defaults of a profile. The doc
 // tags describe them in the answer about a profile.
 type Settings struct {
+	Image           string   `json:"image" doc:"\"host\", or the full reference of an image."`
+	Pull            string   `json:"pull,omitempty" doc:"When a session pulls its image: never, missing or always."`
 	Network         bool     `json:"network"`
 	Sensitive       bool     `json:"sensitive" doc:"The session has no network, for good."`
 	CPUs            float64  `json:"cpus"`
@@ -183,6 +227,17 @@ type Setting struct {
 
 // Table lists all settings, in the order in which a request is checked.
 var Table = []*Setting{
+	{Name: "image", Lock: true, Examples: []string{HostImage}, Flag: "image", Usage: "root file system of the session: `IMAGE` \"host\", or a reference such as python:3.12",
+		Rule: func(s *Settings) error {
+			_, err := CheckImage("image", s.Image)
+			return err
+		}},
+	{Name: "pull", Rule: func(s *Settings) error {
+		if s.Pull != PullNever && s.Pull != PullMissing && s.Pull != PullAlways {
+			return refuse("pull", Quote(s.Pull), `must be "never", "missing" or "always"`)
+		}
+		return nil
+	}},
 	{Name: "network", Lock: true, Flag: "network", Usage: "give the session a network beyond loopback, if its profile may have one"},
 	{Name: "sensitive", Lock: true, Flag: "sensitive", Usage: "mark the session as holding sensitive data: no network, for good"},
 	{Name: "cpus", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"0.5", "1", "2", "4", "unlimited"},
@@ -329,8 +384,13 @@ func (s *Settings) Differ(other *Settings) (names []string) {
 	return names
 }
 
-// Lockable returns the names of the settings that a profile can lock, sorted.
+// NetworkRulesName is the name of [Wishes].NetworkRules, which a profile can lock although it is no
+// row of the table: it has no value in force of its own.
+const NetworkRulesName = "network_rules"
+
+// Lockable returns the names of what a profile can lock, sorted.
 func Lockable() (names []string) {
+	names = append(names, NetworkRulesName)
 	for _, t := range Table {
 		if t.Lock {
 			names = append(names, t.Name)

@@ -8,6 +8,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Unlimited switches a limit off. The zero value of every limit means its default.
@@ -66,8 +68,17 @@ type Spec struct {
 	// starting with a letter or digit. Empty: a random one.
 	ID string `json:"id,omitempty"`
 	// Image is the root file system. Empty or "host": the host's system
-	// directories, read-only.
+	// directories, read-only. With Layers it only tells people where the layers are from:
+	// at most 512 bytes, not "host".
 	Image string `json:"image,omitempty"`
+	// Layers are the IDs of the published layers that make the root, lowest first, at most
+	// MaxLayers, each once: of a layer that an image has twice, the highest counts. None: the
+	// root is that of the image "host".
+	Layers []string `json:"layers,omitempty"`
+	// Unpacks makes the box one that writes a layer: its commands of user 0 have the
+	// capabilities that the metadata of files takes (CHOWN, FOWNER, DAC_READ_SEARCH), and may make whiteouts.
+	// Such a box mounts layers, of which one is not published, or none; nothing else, and nothing later.
+	Unpacks bool `json:"unpacks,omitempty"`
 	// Hostname inside the box. Empty: "box".
 	Hostname string `json:"hostname,omitempty"`
 	// User runs commands that name no user of their own. Files that it creates in the
@@ -117,8 +128,22 @@ type Change struct {
 	Detach []string
 }
 
+// maxImage is the length of Image in bytes.
+const maxImage = 512
+
 // HostImage is the image that every host has: its own system directories.
 const HostImage = "host"
+
+// MaxLayers is how many layers a root can have: overlayfs takes 500 (OVL_MAX_STACK).
+const MaxLayers = 500
+
+// IsLayerID reports whether a published layer can have the ID id: 64 hexadecimal digits in
+// lower case.
+func IsLayerID(id string) bool { return len(id) == 64 && only(id, "0123456789abcdef") }
+
+// IsLayerName reports whether an unpublished layer can be called name: as a volume, but not
+// like the ID of a published layer.
+func IsLayerName(name string) bool { return IsVolumeName(name) && !IsLayerID(name) }
 
 // DefaultHostname is the hostname of a box whose Spec has none.
 const DefaultHostname = "box"
@@ -127,7 +152,10 @@ const DefaultHostname = "box"
 // empty: the engine chooses it. The result shares no memory with s, and applying it twice
 // changes nothing.
 func (s Spec) WithDefaults() Spec {
-	s.Image = cmp.Or(s.Image, HostImage)
+	if len(s.Layers) == 0 {
+		s.Image = cmp.Or(s.Image, HostImage)
+	}
+	s.Layers = slices.Clone(s.Layers)
 	s.Hostname = cmp.Or(s.Hostname, DefaultHostname)
 	s.TmpSize = cmp.Or(s.TmpSize, DefaultTmpSize)
 	if s.WritableRoot {
@@ -180,8 +208,8 @@ func (s Spec) Validate() error {
 	if s.ID != "" && (len(s.ID) > 64 || !only(s.ID, lowerDigits+"-") || s.ID[0] == '-') {
 		return refuse("id", Quote(s.ID), `must be 1 to 64 of a-z, 0-9 and "-", starting with a letter or digit`)
 	}
-	if s.Image != "" && s.Image != HostImage {
-		return refuse("image", Quote(s.Image), `unknown image; the one there is: "host"`)
+	if err := s.validateImage(); err != nil {
+		return err
 	}
 	if !isHostname(s.Hostname) {
 		return refuse("hostname", Quote(s.Hostname), `must be at most 64 letters, digits, "-" and ".", as RFC 1123 has it`)
@@ -189,15 +217,75 @@ func (s Spec) Validate() error {
 	if err := s.User.Validate("user"); err != nil {
 		return err
 	}
+	if s.Unpacks && s.WritableRoot {
+		return refuse("writable_root", "true", "must be false for a box that unpacks: its user 0 may read all files that seem to be its own")
+	}
 	if s.UpperSize != 0 && !s.WritableRoot {
 		return refuse("upper_size", FormatSize(s.UpperSize), "needs a writable root")
 	}
 	return cmp.Or(
 		CheckSize("upper_size", s.UpperSize, MinTmpSize),
 		CheckSize("tmp_size", s.TmpSize, MinTmpSize),
-		validateMounts("mounts", s.Mounts),
+		validateMounts("mounts", s.Mounts, s.MaxMounts()),
+		s.validateLayerMounts(),
 		s.Limits.Validate(),
 	)
+}
+
+func (s Spec) validateImage() error {
+	switch {
+	case len(s.Layers) == 0 && s.Image != "" && s.Image != HostImage:
+		return refuse("image", Quote(s.Image), `unknown image; the one there is: "host"`)
+	case len(s.Layers) == 0:
+		return nil
+	case s.Image == HostImage:
+		return refuse("image", Quote(s.Image), "has no layers: name the image that the layers are from")
+	case len(s.Image) > maxImage || !utf8.ValidString(s.Image) || strings.ContainsFunc(s.Image, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return refuse("image", Quote(s.Image), "must be at most %d bytes of printable text", maxImage)
+	case s.Unpacks:
+		return refuse("layers", fmt.Sprint(len(s.Layers)), "must be none: a box that unpacks has the image %q", HostImage)
+	case len(s.Layers) > MaxLayers:
+		return refuse("layers", fmt.Sprint(len(s.Layers)), "must be at most %d", MaxLayers)
+	}
+	seen := make(map[string]bool, len(s.Layers))
+	for i, id := range s.Layers {
+		if !IsLayerID(id) {
+			return refuse(fmt.Sprintf("layers[%d]", i), Quote(id), layerIDRule)
+		}
+		if seen[id] {
+			return refuse(fmt.Sprintf("layers[%d]", i), Quote(id), "is a layer of this root already: name it once, where it is highest")
+		}
+		seen[id] = true
+	}
+	return nil
+}
+
+// MaxMounts is how many mounts the box can have: one that unpacks has all layers of an image.
+func (s Spec) MaxMounts() int {
+	if s.Unpacks {
+		return MaxLayers
+	}
+	return MaxMounts
+}
+
+// validateLayerMounts checks that the mounts are layers if the box unpacks, and otherwise are none.
+func (s Spec) validateLayerMounts() error {
+	unpublished := 0
+	for i, m := range s.Mounts {
+		field := fmt.Sprintf("mounts[%d].layer", i)
+		switch {
+		case m.Layer == "" && s.Unpacks:
+			return refuse(field, `""`, "must be a layer: a box that unpacks mounts nothing else")
+		case m.Layer != "" && !s.Unpacks:
+			return refuse(field, Quote(m.Layer), "needs a box that unpacks")
+		case m.Layer != "" && !IsLayerID(m.Layer):
+			unpublished++
+		}
+		if unpublished > 1 {
+			return refuse(field, Quote(m.Layer), "is the second layer that is not published: a box writes one")
+		}
+	}
+	return nil
 }
 
 // Validate checks that each limit is zero, Unlimited or within its bounds.
@@ -243,7 +331,12 @@ func (c Change) Validate() error {
 			return refuse(field, Quote(target), `must be the target of a mount: a cleaned path other than "/"`)
 		}
 	}
-	return validateMounts("attach", c.Attach)
+	for i, m := range c.Attach {
+		if m.Layer != "" {
+			return refuse(fmt.Sprintf("attach[%d].layer", i), Quote(m.Layer), "must be a mount of a new box")
+		}
+	}
+	return validateMounts("attach", c.Attach, MaxMounts)
 }
 
 // Validate checks both ids of u. field is its name in errors.

@@ -36,6 +36,19 @@ func wantField(t *testing.T, name string, err error, field string) {
 	}
 }
 
+func layerIDs(n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%064x", i)
+	}
+	return ids
+}
+
+var (
+	newLayer = Mount{Layer: "new", Source: "/", Target: "/layer"}
+	oldLayer = Mount{Layer: layerIDs(1)[0], Source: "/", Target: "/below/0", ReadOnly: true}
+)
+
 func TestSpecValidate(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -56,6 +69,28 @@ func TestSpecValidate(t *testing.T) {
 		{"id letter beyond ASCII", Spec{ID: "ä"}, "id"},
 		{"image host", Spec{Image: "host"}, ""},
 		{"image unknown", Spec{Image: "debian:12"}, "image"},
+		{"image of layers", Spec{Image: "docker.io/library/python:3.12", Layers: layerIDs(2)}, ""},
+		{"layers without image", Spec{Layers: layerIDs(1)}.WithDefaults(), ""},
+		{"image host with layers", Spec{Image: "host", Layers: layerIDs(1)}, "image"},
+		{"image of 512", Spec{Image: strings.Repeat("i", 512), Layers: layerIDs(1)}, ""},
+		{"image of 513", Spec{Image: strings.Repeat("i", 513), Layers: layerIDs(1)}, "image"},
+		{"image newline", Spec{Image: "a\nb", Layers: layerIDs(1)}, "image"},
+		{"image not UTF-8", Spec{Image: "a\xff", Layers: layerIDs(1)}, "image"},
+		{"image bidi", Spec{Image: "a\u202eb", Layers: layerIDs(1)}, "image"},
+		{"most layers", Spec{Layers: layerIDs(MaxLayers)}, ""},
+		{"too many layers", Spec{Layers: layerIDs(MaxLayers + 1)}, "layers"},
+		{"layer twice", Spec{Layers: append(layerIDs(2), layerIDs(1)...)}, "layers[2]"},
+		{"layer upper case", Spec{Layers: []string{strings.Repeat("A", 64)}}, "layers[0]"},
+		{"layer short", Spec{Layers: []string{strings.Repeat("a", 63)}}, "layers[0]"},
+		{"layer path", Spec{Layers: []string{"../" + strings.Repeat("a", 61)}}, "layers[0]"},
+		{"unpacks", Spec{Unpacks: true, Mounts: []Mount{newLayer, oldLayer}}, ""},
+		{"unpacks nothing", Spec{Unpacks: true}, ""},
+		{"unpacks only published", Spec{Unpacks: true, Mounts: []Mount{oldLayer}}, ""},
+		{"unpacks in a writable root", Spec{Unpacks: true, WritableRoot: true, Mounts: []Mount{newLayer}}, "writable_root"},
+		{"unpacks two", Spec{Unpacks: true, Mounts: []Mount{newLayer, {Layer: "b", Source: "/", Target: "/b"}}}, "mounts[1].layer"},
+		{"unpacks with layers", Spec{Unpacks: true, Layers: layerIDs(1), Mounts: []Mount{newLayer}}, "layers"},
+		{"unpacks and a directory", Spec{Unpacks: true, Mounts: []Mount{newLayer, {Source: "/srv", Target: "/srv"}}}, "mounts[1].layer"},
+		{"layer without unpacks", Spec{Mounts: []Mount{oldLayer}}, "mounts[0].layer"},
 		{"image case", Spec{Image: "Host"}, "image"},
 		{"hostname", Spec{Hostname: "a-1.Example.org"}, ""},
 		{"hostname label of 63", Spec{Hostname: strings.Repeat("a", 63)}, ""},
@@ -133,6 +168,7 @@ func TestChangeValidate(t *testing.T) {
 		{"limits", Change{Limits: &Limits{Memory: MinMemory}}, ""},
 		{"bad limits", Change{Limits: &Limits{CPUs: math.NaN()}}, "cpus"},
 		{"attach", Change{Attach: []Mount{{Source: "/srv", Target: "/a"}}}, ""},
+		{"attach layer", Change{Attach: []Mount{oldLayer}}, "attach[0].layer"},
 		{"attach to root", Change{Attach: []Mount{{Source: "/srv", Target: "/"}}}, "attach[0].target"},
 		{"detach", Change{Detach: []string{"/a"}}, ""},
 		{"detach root", Change{Detach: []string{"/a", "/"}}, "detach[1]"},

@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
@@ -26,6 +27,9 @@ type App struct {
 	LookupEnv func(key string) (string, bool)
 	// NewEngine returns the engine that builds boxes.
 	NewEngine func(ctx context.Context, options EngineOptions) (engine.Engine, error)
+	// OpenImages opens the images of this host below o.DataDir. registries are those of images.Options. The returned
+	// function closes the store with all that belongs to it.
+	OpenImages func(ctx context.Context, o EngineOptions, registries map[string]images.Registry) (*images.Store, func() error, error)
 	// Examine gathers the facts that the doctor reports.
 	Examine Examine
 	// Serve runs the daemon until it is stopped.
@@ -40,6 +44,9 @@ type App struct {
 type EngineOptions struct {
 	InitPath string // the boxd-init binary
 	StateDir string // of locks and leases
+	DataDir  string // of the layers of images; empty: boxes have the host's root only
+	// AllowDegraded is that of boxes that unpack images.
+	AllowDegraded bool
 }
 
 // Exit statuses of boxd itself. They are those of docker run, podman run and timeout(1).
@@ -128,9 +135,9 @@ sessions, in which boxd exec and boxd start run commands.`,
 			root.AddCommand(cmd)
 		}
 	}
-	add("alone", a.newRun(), a.newDoctor())
-	add("daemon", a.newServe(), a.newExec(), a.newCode(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPs(), a.newCopy(), a.newMove(), a.newWatch(),
-		a.newSessions(), a.newVolumes(), a.newSensitive(), a.newInspect(), a.newPrune(), a.newStatus(), a.newTop(), a.newEvents(), a.newHistory(), a.newUsage(), a.newAudit(), a.newLangbot())
+	add("alone", a.newRun(), a.newImage(), a.newDoctor())
+	add("daemon", a.newServe(), a.newExec(), a.newCode(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPs(), a.newCopy(), a.newMove(), a.newWatch(), a.newForward(), a.newPorts(), a.newLink(),
+		a.newSessions(), a.newVolumes(), a.newSensitive(), a.newInspect(), a.newPrune(), a.newStatus(), a.newTop(), a.newNet(), a.newEvents(), a.newHistory(), a.newUsage(), a.newAudit(), a.newLangbot())
 	root.AddCommand(a.newVersion(), a.newCompletion(), help)
 	return root
 }

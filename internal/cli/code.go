@@ -30,6 +30,7 @@ type codeFlags struct {
 	outputLimit    int64
 	interactive    bool
 	receipt        bool
+	explain        bool
 }
 
 func (a *App) newCode() *cobra.Command {
@@ -69,6 +70,7 @@ Exit status and verdict are those of boxd exec.`,
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the program after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the program used on stderr")
+	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the session while the program ran")
 	f.outputFlags.register(cmd)
 	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
@@ -112,7 +114,7 @@ func (a *App) code(f *codeFlags, session, file string, args []string) error {
 	if err != nil {
 		return a.fail(f.json, err)
 	}
-	if err := a.execResult(result, f.json, f.receipt); err != nil {
+	if err := a.execResult(result, f.json, f.receipt, f.explain); err != nil {
 		return err // the program's own status comes first
 	}
 	return unsaved

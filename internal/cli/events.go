@@ -48,22 +48,27 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, f *form
 		return err
 	}
 	defer stream.Close()
+	return a.followEvents(stream, f, last == fromOldest, eventLine)
+}
+
+// followEvents prints events until the stream ends. line formats one for people; empty: it is not
+// wanted. With kept, followEvents is silent about events that are no longer kept.
+func (a *App) followEvents(stream *client.Events, f *formatFlags, kept bool, line func(apitypes.Event) string) error {
 	for {
 		e, err := stream.Next()
 		if missed, ok := errors.AsType[*client.MissedError](err); ok {
-			if last == fromOldest && missed.Missed == 0 {
-				continue // only events that are still kept were asked for
+			if !kept || missed.Missed > 0 {
+				a.say("boxd: %s", missed)
 			}
-			a.say("boxd: %s", missed)
 			continue
 		}
 		switch {
 		case err == io.EOF:
 			err = errors.New("the daemon ended the event stream")
-		case err != nil:
+		case err != nil || line(e) == "":
 		default:
 			err = a.printOne(f, e, func(out screen) error {
-				_, err := fmt.Fprintln(out, eventLine(e))
+				_, err := fmt.Fprintln(out, line(e))
 				return err
 			})
 		}
@@ -84,7 +89,15 @@ func eventLine(e apitypes.Event) string {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(e.Details)) {
-		line += " " + key + "=" + printable(fmt.Sprint(e.Details[key]))
+		line += " " + key + "=" + printable(detailText(e.Details[key]))
 	}
 	return line
+}
+
+// detailText formats a value that was decoded from JSON, large numbers without an exponent.
+func detailText(v any) string {
+	if n, ok := v.(float64); ok {
+		return strconv.FormatFloat(n, 'f', -1, 64)
+	}
+	return fmt.Sprint(v)
 }

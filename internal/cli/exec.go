@@ -24,7 +24,7 @@ type execFlags struct {
 	timeout, grace   time.Duration
 	outputLimit      int64
 	interactive, tty bool
-	receipt          bool
+	receipt, explain bool
 	keepBackground   bool
 	outputFlags
 }
@@ -32,10 +32,10 @@ type execFlags struct {
 func (a *App) newExec() *cobra.Command {
 	var f execFlags
 	cmd := &cobra.Command{
-		Use:   "exec SESSION [flags] -- CMD [ARG...]",
+		Use:   "exec SESSION [flags] [-- CMD [ARG...]]",
 		Short: "Run one command in a session",
 		Long: `Run one command in a session of the daemon. The session is created if it does not
-exist.
+exist. Without CMD, it is the command of the session's image.
 
 Files that a command leaves in the session are there for the next one, and so are
 processes with --keep-background. Flags that describe the session are compared with an
@@ -75,6 +75,7 @@ to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 	fs.BoolVar(&f.keepBackground, "keep-background", false, "let background processes of the command keep running")
 	f.outputFlags.register(cmd)
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
+	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the session while the command ran")
 	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
 	completeFlag(cmd, "timeout", "10s", "30s", "2m")
@@ -121,14 +122,14 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	if err != nil {
 		return a.fail(f.json, err)
 	}
-	if err := a.execResult(result, f.json, f.receipt); err != nil {
+	if err := a.execResult(result, f.json, f.receipt, f.explain); err != nil {
 		return err // the command's own status comes first
 	}
 	return unsaved
 }
 
 // execResult prints how a command of the daemon ended, and returns it as boxd's own end.
-func (a *App) execResult(result *apitypes.ExecResult, json, receipt bool) error {
+func (a *App) execResult(result *apitypes.ExecResult, json, receipt, explain bool) error {
 	if json {
 		if err := writeJSON(a.Stdout, result); err != nil {
 			return err
@@ -136,6 +137,9 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt bool) error 
 	}
 	if result.Recreated {
 		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
+	}
+	if explain {
+		a.explain(result.Denied)
 	}
 	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, receipt, result.Status)
 }

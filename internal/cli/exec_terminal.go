@@ -26,7 +26,7 @@ const (
 )
 
 // notAtTerminal lists the flags of boxd exec that mean nothing for a command at a terminal.
-var notAtTerminal = []string{"json", "timeout", "grace", "output-limit", "keep-background", "receipt", "outputs", "outputs-to"}
+var notAtTerminal = []string{"json", "timeout", "grace", "output-limit", "keep-background", "receipt", "explain", "outputs", "outputs-to"}
 
 // execAtTerminal is boxd exec -t.
 func (a *App) execAtTerminal(cmd *cobra.Command, f *execFlags, session string, command []string) error {

@@ -30,6 +30,9 @@ func TestExec(t *testing.T) {
 		t.Errorf("status %d, stdout %q, stderr %q", status, v.stdout.String(), v.stderr.String())
 	}
 	d.wantRequests(`POST /v1/sessions/s/exec {"argv":["prog","-x","--","y"]}`)
+	d.call("exec", "s") // the image's command
+	d.call("exec", "s", "--")
+	d.wantRequests(`POST /v1/sessions/s/exec {"argv":["prog","-x","--","y"]}`, `POST /v1/sessions/s/exec {}`, `POST /v1/sessions/s/exec {}`)
 }
 
 func TestExecFlags(t *testing.T) {

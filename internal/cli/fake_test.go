@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -20,6 +21,8 @@ type fake struct {
 	behave func(p *fakeProcess) engine.Result
 	// Errors to return.
 	newErr, createErr, startErr, removeErr, closeErr error
+	// files are what can be read in a box.
+	files map[string]string
 	// hold delays Create until its context ends.
 	hold bool
 
@@ -27,15 +30,18 @@ type fake struct {
 	options EngineOptions
 	spec    engine.Spec
 	cmd     engine.Command
-	created chan struct{} // closed by Create
+	creates int
+	created chan struct{} // closed by the first Create
 	log     []string      // start, remove and close, in order
 }
 
 func newFake(t *testing.T) *fake { return &fake{t: t, created: make(chan struct{})} }
 
 func (f *fake) Create(ctx context.Context, spec engine.Spec) (engine.Box, error) {
-	f.spec = spec
-	close(f.created)
+	f.spec, f.creates = spec, f.creates+1
+	if f.creates == 1 {
+		close(f.created)
+	}
 	if f.hold {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -81,6 +87,16 @@ type fakeProcess struct {
 }
 
 func (p *fakeProcess) Wait() (engine.Result, error) {
+	if p.cmd.Builtin == engine.BuiltinFiles { // reads a file of an image
+		text, ok := p.fake.files[p.cmd.Args[1]]
+		if !ok {
+			fmt.Fprintf(p.cmd.Stderr, `{"failure":{"errno":%d}}`+"\n", syscall.ENOENT)
+			return engine.Result{Verdict: engine.Exited, ExitCode: 1}, nil
+		}
+		io.WriteString(p.cmd.Stdout, text)
+		fmt.Fprintf(p.cmd.Stderr, `{"info":{"size":%d,"mode":%d}}`+"\n", len(text), syscall.S_IFREG|0o644)
+		return engine.Result{Verdict: engine.Exited}, nil
+	}
 	if p.fake.behave == nil {
 		return engine.Result{Verdict: engine.Exited}, nil
 	}

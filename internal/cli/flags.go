@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
@@ -26,6 +27,12 @@ type runFlags struct {
 	allowDegraded      bool
 	remove             bool // false is refused
 	initPath, stateDir string
+	pull, dataDir      string
+	network            string   // "none" or "proxy"
+	allow, deny        []string // what the network leads to
+	netLimits          spec.NetworkLimits
+	inject             []rules.Inject
+	explain            bool
 }
 
 // register declares the flags in the order in which the help shows them.
@@ -35,7 +42,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.SortFlags = false
 	fs.SetInterspersed(false) // flags after CMD belong to CMD
 
-	fs.StringVar(&f.image, "image", engine.HostImage, "root file system: `IMAGE` \"host\" is the host's own system directories, read-only")
+	fs.StringVar(&f.image, "image", engine.HostImage, "root file system: `IMAGE` \"host\" is the host's, read-only; others as in boxd image ls")
+	fs.StringVar(&f.pull, "pull", spec.PullMissing, "when to ask the image's registry: `WHEN` missing, never or always")
 	settingFlags(cmd, &f.wishes, true)
 	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (exit status 124)")
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
@@ -43,6 +51,12 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	f.commandFlags.register(cmd, "the workspace, else the home directory", "0:0")
 	fs.StringVar(&f.hostname, "hostname", spec.DefaultHostname, "host `NAME` in the box")
 
+	fs.StringVar(&f.network, "network", spec.None, "`MODE` none, or proxy: an HTTP and SOCKS5 proxy in the box")
+	fs.StringArrayVar(&f.allow, "allow", nil, "let the proxy reach `NAME`, a name, address or CIDR with or without :PORT (repeatable; default: public)")
+	fs.StringArrayVar(&f.deny, "deny", nil, "never let it reach `NAME` (repeatable)")
+	fs.Var(limitsValue(&f.netLimits), "net-limit", "bound its use: `LIMITS` such as connections=64,bytes=2G,bandwidth=10M,idle=5m (repeatable)")
+	fs.Var(injectValue(&f.inject), "inject", "send http://HOST by https with a secret: `RULE` 'HOST HEADER=file:PATH' or 'HOST HEADER=env:NAME' (repeatable)")
+	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
 	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "kill a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
@@ -55,7 +69,9 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.remove, "rm", true, "accepted for compatibility; the box is always removed")
 	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "continue if the host cannot enforce a limit")
 	registerEngine(cmd, &f.initPath, &f.stateDir)
+	registerDataDir(cmd, &f.dataDir)
 	completeFlag(cmd, "image", completedImage)
+	completeFlag(cmd, "pull", spec.PullMissing, spec.PullNever, spec.PullAlways)
 	completeFlag(cmd, "timeout", "10s", "30s", "5m", "1h")
 	completeFlag(cmd, "grace", "500ms", "2s", "10s")
 	completeFlag(cmd, "output-limit", "1M", "16M", "64M", unlimited)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"unicode"
 
@@ -62,8 +63,8 @@ the instance are removed. Exit status: 0, or 1 if the connection to the daemon i
 	return cmd
 }
 
-// instanceName matches the IDs of LangBot's instances.
-var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+// instanceName matches the IDs of LangBot's instances. It is compiled at its first use: each start of boxd would pay.
+var instanceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`) })
 
 // minToken is the minimum length of LangBot's tokens.
 const minToken = 32
@@ -93,7 +94,7 @@ func (a *App) bridgeOptions(f *langbotFlags) (o bridge.Options, err error) {
 		return o, &engine.FieldError{Field: "--stdio", Value: "is missing", Rule: "this command speaks on stdin and stdout only; boxd serve --langbot-listen serves TCP"}
 	}
 	instance := a.env("", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID")
-	if !instanceName.MatchString(instance) {
+	if !instanceName().MatchString(instance) {
 		return o, &engine.FieldError{Field: "LANGBOT_BOX_TRUSTED_INSTANCE_UUID", Value: spec.Quote(instance),
 			Rule: "must be the id of the instance: 1 to 128 letters, digits, \".\", \"_\", \":\" and \"-\""}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/oneline"
 )
@@ -15,6 +16,7 @@ type output struct {
 	json, receipt  bool
 	stdout, stderr bytes.Buffer // with --json
 	limit          int64        // with --json: bytes per stream; 0: unlimited
+	denied         []apitypes.Denial
 }
 
 // plainWriter hides that w is a file. A file would be passed to the command itself, and its

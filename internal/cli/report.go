@@ -8,24 +8,26 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 )
 
 // report is the object that --json prints for a command that ran. Scripts rely on its names, so
 // golden files pin them.
 type report struct {
-	ExitCode        *int       `json:"exit_code"` // null if the command did not exit by itself
-	Status          int        `json:"status"`    // the exit status of boxd run
-	Verdict         string     `json:"verdict"`
-	Signal          string     `json:"signal,omitempty"` // such as "SIGKILL"
-	Limit           string     `json:"limit,omitempty"`  // such as "64 MiB"
-	Stdout          *string    `json:"stdout,omitempty"`
-	StdoutBase64    *string    `json:"stdout_base64,omitempty"`
-	StdoutTruncated bool       `json:"stdout_truncated"`
-	Stderr          *string    `json:"stderr,omitempty"`
-	StderrBase64    *string    `json:"stderr_base64,omitempty"`
-	StderrTruncated bool       `json:"stderr_truncated"`
-	Receipt         receiptDoc `json:"receipt"`
+	ExitCode        *int              `json:"exit_code"` // null if the command did not exit by itself
+	Status          int               `json:"status"`    // the exit status of boxd run
+	Verdict         string            `json:"verdict"`
+	Signal          string            `json:"signal,omitempty"` // such as "SIGKILL"
+	Limit           string            `json:"limit,omitempty"`  // such as "64 MiB"
+	Stdout          *string           `json:"stdout,omitempty"`
+	StdoutBase64    *string           `json:"stdout_base64,omitempty"`
+	StdoutTruncated bool              `json:"stdout_truncated"`
+	Stderr          *string           `json:"stderr,omitempty"`
+	StderrBase64    *string           `json:"stderr_base64,omitempty"`
+	StderrTruncated bool              `json:"stderr_truncated"`
+	Denied          []apitypes.Denial `json:"denied,omitempty"`
+	Receipt         receiptDoc        `json:"receipt"`
 }
 
 // failure is the object that --json prints if there is no result.
@@ -70,7 +72,7 @@ func newReceiptDoc(r engine.Receipt) receiptDoc {
 }
 
 func (o *output) report(r engine.Result, status int) report {
-	doc := report{ExitCode: r.Exit(), Status: status, Verdict: string(r.Verdict), Limit: r.Limit, Receipt: newReceiptDoc(r.Receipt)}
+	doc := report{ExitCode: r.Exit(), Status: status, Verdict: string(r.Verdict), Limit: r.Limit, Denied: o.denied, Receipt: newReceiptDoc(r.Receipt)}
 	if r.Signal != 0 {
 		doc.Signal = signalName(r.Signal)
 	}

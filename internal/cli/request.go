@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/boxd/boxd/engine"
@@ -16,9 +17,11 @@ type request struct {
 	spec    engine.Spec
 	cmd     engine.Command // without its streams
 	options EngineOptions
+	// userName is the image's user if only the image's /etc/passwd has its number; empty: spec has it.
+	userName string
 }
 
-// request checks the flags and the arguments after them. It builds nothing yet, so there is
+// request checks the flags and the arguments after them, and finds the image. It builds no box yet, so there is
 // nothing to undo.
 func (a *App) request(f *runFlags, args []string) (request, error) {
 	r := request{spec: f.spec(), options: EngineOptions{StateDir: a.stateDir(f.stateDir)}}
@@ -33,8 +36,10 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 		r.cmd.OutputLimit = jsonOutputLimit
 	}
 	var err error
-	if r.cmd.Args, err = f.argv(args); err != nil {
-		return r, err
+	if len(args) > 0 {
+		if r.cmd.Args, err = f.argv(args); err != nil {
+			return r, err
+		}
 	}
 	if r.cmd.Env, err = a.environment(f.envFiles, f.env); err != nil {
 		return r, err
@@ -42,23 +47,40 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 	if err := r.spec.Validate(); err != nil {
 		return r, f.nameFlag(err)
 	}
-	if err := r.cmd.Validate(); err != nil {
-		return r, f.nameFlag(err)
+	if len(args) > 0 {
+		if err := r.cmd.Validate(); err != nil {
+			return r, f.nameFlag(err)
+		}
 	}
-	r.options.InitPath, err = a.initPath(f.initPath)
-	return r, err
+	if r.options.InitPath, err = a.initPath(f.initPath); err != nil || f.image == engine.HostImage {
+		return r, err
+	}
+	r.options.DataDir, r.options.AllowDegraded = a.dataDir(f.dataDir), f.allowDegraded
+	img, err := a.findImage(f, r.options)
+	if err != nil {
+		return r, err
+	}
+	if err := r.useImage(img, f); err != nil {
+		return r, fmt.Errorf("--image %s: %w", spec.Quote(f.image), err)
+	}
+	return r, nil
 }
 
 // check applies the rules between flags.
 func (f *runFlags) check(args []string) error {
-	if err := refuseEmpty(f.given, "image", "workspace", "workdir", "hostname", "init", "state-dir"); err != nil {
+	if err := refuseEmpty(f.given, "image", "pull", "workspace", "workdir", "hostname", "init", "state-dir", "data-dir"); err != nil {
+		return err
+	}
+	if err := f.checkNetwork(); err != nil {
 		return err
 	}
 	switch {
-	case len(args) == 0:
+	case len(args) == 0 && (f.image == engine.HostImage || f.shell):
 		return errors.New(`no command given: boxd run [flags] -- CMD [ARG...]; see "boxd run --help"`)
 	case f.json && f.tty:
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
+	case f.pull != spec.PullMissing && f.pull != spec.PullNever && f.pull != spec.PullAlways:
+		return &engine.FieldError{Field: "--pull", Value: spec.Quote(f.pull), Rule: "must be missing, never or always"}
 	case !f.remove:
 		return &engine.FieldError{Field: "--rm", Value: "false", Rule: "must be true: boxd run keeps no box; boxd exec runs in a session that stays"}
 	case f.wishes.UpperSize != nil && (f.wishes.WritableRoot == nil || !*f.wishes.WritableRoot):
@@ -71,7 +93,7 @@ func (f *runFlags) spec() engine.Spec {
 	var s spec.Settings
 	s.Merge(&f.wishes, nil)
 	box := s.Spec()
-	box.Image, box.Hostname, box.AllowDegraded = f.image, f.hostname, f.allowDegraded
+	box.Hostname, box.AllowDegraded = f.hostname, f.allowDegraded
 	if f.user != nil {
 		box.User = *f.user
 	}
@@ -91,6 +113,9 @@ var flagNames = map[string]string{
 
 // nameFlag replaces the field in a field error by the flag that sets it.
 func (f *runFlags) nameFlag(err error) error {
+	if errors.Is(err, engine.ErrNoLayer) {
+		return fmt.Errorf("--image %s: it was removed meanwhile, pull or import it again: %w", spec.Quote(f.image), err)
+	}
 	bad, ok := errors.AsType[*engine.FieldError](err)
 	if !ok {
 		return err

@@ -1,25 +1,35 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/session/imageuser"
 	"github.com/spf13/cobra"
 )
 
 func (a *App) newRun() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [flags] -- CMD [ARG...]",
+		Use:   "run [flags] -- [CMD [ARG...]]",
 		Short: "Run one command in a new box, then remove the box",
 		Long: `Run one command in a new box, then remove the box.
 
-The box has the host's system directories read-only, no network but loopback, no
-capabilities, and limits on memory, processes and processor time. The command is run
+The box has the host's system directories read-only, no network but loopback unless
+--network proxy gives it one, no capabilities, and limits on memory, processes and processor time. The command is run
 without a shell; --shell runs a line of shell instead.
+
+With --image the box has the root file system of an image of this host instead, see boxd
+image. The image supplies the environment, the working directory and the user that no flag
+sets, and its own command if there is no CMD. CMD replaces the image's entry point, too.
 
 Exit status: that of the command, or
   124    it ran longer than --timeout
@@ -44,6 +54,7 @@ are omitted.`,
   boxd run --workspace "$PWD" -w /workspace -- make test
   boxd run --shell 'seq 3 | tac'
   boxd run -it -- bash
+  boxd run --image python:3.12 -- python3 -c 'print(6 * 7)'
   generate | boxd run -i --json -- sort`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error { return a.run(&f, args) },
@@ -71,7 +82,10 @@ func (a *App) run(f *runFlags, args []string) error {
 	signals := a.watchSignals()
 	stop := sync.OnceFunc(signals.stop)
 	defer stop() // if execute panics
-	result, err := a.execute(r, f, signals)
+	result, denied, err := a.execute(r, f, signals)
+	for _, d := range denied {
+		out.denied = append(out.denied, apitypes.Denial(d))
+	}
 	sig := signals.received()
 	stop() // now, so that a signal ends boxd while a reader of the result stalls
 	if sig != 0 && err != nil {
@@ -79,6 +93,9 @@ func (a *App) run(f *runFlags, args []string) error {
 	}
 	if err != nil {
 		return a.fail(f.json, err)
+	}
+	if f.explain {
+		a.explain(out.denied)
 	}
 	if sig != 0 && result.Verdict == engine.Canceled {
 		return out.ended(result, 128+int(sig))
@@ -88,29 +105,36 @@ func (a *App) run(f *runFlags, args []string) error {
 
 // execute builds a box, runs the command in it and removes the box in any case. A clean-up that
 // fails is reported on stderr; the result stays the same.
-func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Result, error) {
+func (a *App) execute(r request, f *runFlags, signals *signalWatch) (result engine.Result, denied []egress.Denial, err error) {
 	ctx := signals.ctx
 	eng, err := a.NewEngine(ctx, r.options)
 	if err != nil {
-		return engine.Result{}, err
+		return result, nil, err
 	}
 	defer func() {
 		if err := eng.Close(); err != nil {
 			a.say("boxd: closing engine: %s", oneline.Error(err))
 		}
 	}()
+	if r.userName != "" {
+		if r.spec.User, err = a.lookUpUser(ctx, eng, &r); err != nil {
+			return result, nil, fmt.Errorf("--image %s: %w", spec.Quote(f.image), err)
+		}
+	}
 	box, err := eng.Create(ctx, r.spec)
 	if err != nil {
-		return engine.Result{}, f.nameFlag(err)
+		return result, nil, f.nameFlag(err)
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
-		defer cancel()
-		if err := box.Remove(ctx); err != nil {
-			a.say("boxd: removing box: %s", oneline.Error(err))
-		}
-	}()
+	defer a.removeBox(box)
+	shut, err := a.openNetwork(ctx, box, f)
+	if err != nil {
+		return result, nil, err
+	}
+	defer func() { denied = shut() }()
 	cmd := r.cmd
+	if f.network != spec.None {
+		cmd.Env = egress.Environ(cmd.Env, cmp.Or(r.spec.Hostname, spec.DefaultHostname))
+	}
 	if f.interactive {
 		cmd.Stdin = a.Stdin
 	}
@@ -122,7 +146,7 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Resu
 		cmd.Env = term.addTERM(cmd.Env, a.LookupEnv)
 		if f.interactive {
 			if err := term.makeRaw(); err != nil {
-				return engine.Result{}, err
+				return result, nil, err
 			}
 			defer term.restore()
 		}
@@ -130,11 +154,32 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Resu
 	signals.start()
 	p, err := box.Start(ctx, cmd)
 	if err != nil {
-		return engine.Result{}, f.nameFlag(err)
+		return result, nil, f.nameFlag(err)
 	}
 	signals.forwardTo(p.Signal)
 	if term != nil {
 		defer term.follow(p.Resize)()
 	}
-	return p.Wait()
+	result, err = p.Wait()
+	return result, nil, err
+}
+
+func (a *App) removeBox(box engine.Box) {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+	defer cancel()
+	if err := box.Remove(ctx); err != nil {
+		a.say("boxd: removing box: %s", oneline.Error(err))
+	}
+}
+
+// lookUpUser finds the user of the request's image in a box with nothing but the image.
+func (a *App) lookUpUser(ctx context.Context, eng engine.Engine, r *request) (engine.User, error) {
+	wanted := imageuser.Spec(r.spec.Image, r.spec.Layers)
+	wanted.AllowDegraded = r.spec.AllowDegraded
+	box, err := eng.Create(ctx, wanted)
+	if err != nil {
+		return engine.User{}, fmt.Errorf("creating a box to look up its user: %w", err)
+	}
+	defer a.removeBox(box)
+	return imageuser.Find(ctx, box, r.userName)
 }

@@ -102,7 +102,11 @@ func TestRunBadInput(t *testing.T) {
 		{[]string{"--tmp-size", "unlimited", "--", "x"}, `--tmp-size "unlimited": must be`},
 		{[]string{"--upper-size", "1G", "--", "x"}, `--upper-size 1 GiB: needs --rw-rootfs`},
 		{[]string{"--output-limit", "0", "--", "x"}, `--output-limit "0": must be more than 0`},
-		{[]string{"--image", "debian", "--", "x"}, `--image "debian": unknown image`},
+		{[]string{"--image", "debian", "--pull", "never", "--data-dir", "/nonexistent", "--", "x"}, `--image "debian": unknown image: boxd image pull --local debian`},
+		{[]string{"--image", "Debian", "--", "x"}, `--image "Debian": must be`},
+		{[]string{"--image", "debian", "--shell"}, "no command given"},
+		{[]string{"--image", "", "--", "x"}, `--image "": must not be empty`},
+		{[]string{"--pull", "sometimes", "--", "x"}, `--pull "sometimes": must be missing, never or always`},
 		{[]string{"--hostname", "-a", "--", "x"}, `--hostname "-a": must be`},
 		{[]string{"--user", "root", "--", "x"}, `--user "root": must be UID or UID:GID`},
 		{[]string{"--user", "-1", "--", "x"}, `--user "-1": must be UID or UID:GID`},
@@ -230,6 +234,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"engine", func(f *fake) { f.newErr = fmt.Errorf("%w: version 0.1, this is 0.2", engine.ErrNoLauncher) }, 125, "boxd: launcher not available: version 0.1, this is 0.2\n", ""},
 		{"create", func(f *fake) { f.createErr = disk }, 125, "boxd: no space left on device\n", "close"},
+		{"a layer that is gone", func(f *fake) { f.createErr = engine.ErrNoLayer }, 125, "boxd: --image \"host\": it was removed meanwhile, pull or import it again: layer does not exist\n", "close"},
 		{"create field", func(f *fake) {
 			f.createErr = &engine.FieldError{Field: "mounts[0].source", Value: `"/x"`, Rule: "does not exist"}
 		}, 125, "boxd: --mount source \"/x\": does not exist\n", "close"},

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
 	"github.com/boxd/boxd/internal/oneline"
@@ -54,6 +56,17 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 	}
 	if len(found) == 0 {
 		line(doctor.OK, "configuration", cmp.Or(o.ConfigFile, "defaults, environment and flags; no file"))
+	}
+	if loadErr == nil {
+		sources := o.Config.NetworkSources()
+		for _, field := range slices.Sorted(maps.Keys(sources)) {
+			if sources[field].File == "" { // this process has other variables than the daemon
+				continue
+			}
+			if _, err := egress.ReadSecret(sources[field]); err != nil {
+				line(doctor.Degraded, "configuration", field+": requests of boxes will be refused: "+oneline.Error(err))
+			}
+		}
 	}
 	for _, c := range report.Checks {
 		if c.Status != doctor.OK {

@@ -68,15 +68,20 @@ func orEmpty[T any](list []T) []T {
 }
 
 func writeSessions(w screen, list []apitypes.Session, now time.Time) error {
-	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN", "SENSITIVE")
+	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "IMAGE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN", "SENSITIVE")
 	for _, s := range list {
 		ends := ""
 		if s.ExpiresAt != nil {
 			ends = short(s.ExpiresAt.Sub(now))
 		}
-		t.row(s.ID, s.Tenant, s.State, s.Profile, fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
+		t.row(s.ID, s.Tenant, s.State, s.Profile, shortImage(s), fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
 	}
 	return t.flush()
+}
+
+// shortImage is the image of a session for a list: without the registry and the directory of official images.
+func shortImage(s apitypes.Session) string {
+	return strings.TrimPrefix(strings.TrimPrefix(s.Image, "docker.io/"), "library/")
 }
 
 func (a *App) newSessionsShow() *cobra.Command {
@@ -115,10 +120,16 @@ func writeSession(w screen, s apitypes.Session) error {
 		t.row("label", key+"="+s.Labels[key])
 	}
 	t.row("image", s.Image)
+	if s.ImageDigest != "" {
+		t.row("digest", s.ImageDigest)
+	}
 	t.row("memory", limitText(int64(s.Memory), spec.FormatSize))
 	t.row("cpus", limitText(s.CPUs, func(n float64) string { return fmt.Sprint(n) }))
 	t.row("pids", limitText(s.PIDs, plainCount))
 	t.row("network", map[bool]string{true: "on", false: "off"}[s.Network])
+	for _, p := range s.Published {
+		t.row("published", fmt.Sprintf("%s leads to port %d", publishedText(p), p.Port))
+	}
 	if s.Sensitive != nil {
 		t.row("sensitive", sensitiveText(s.Sensitive))
 	}

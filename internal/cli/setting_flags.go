@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 	"strconv"
@@ -38,6 +39,9 @@ func settingFlags(cmd *cobra.Command, wishes *spec.Wishes, box bool) {
 func setWish(t *spec.Setting, wish reflect.Value, text string) error {
 	given := reflect.New(wish.Type().Elem())
 	value := given.Elem()
+	if t.Name == "network" { // the words of boxd run --network
+		text = cmp.Or(map[string]string{networkProxy: "true", spec.None: "false"}[text], text)
+	}
 	if text == unlimited && t.Unlimited {
 		value.Set(reflect.ValueOf(spec.Unlimited).Convert(value.Type()))
 	} else if err := parseSetting(value, text); err != nil {

@@ -28,7 +28,6 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 	f.given = fs
 	wishes := pflag.NewFlagSet("", pflag.ContinueOnError)
 	wishes.StringVar(&f.wishes.Profile, "profile", "", "`NAME` of the profile that supplies all other settings (default \"default\")")
-	wishes.StringVar(&f.wishes.Image, "image", "", "root file system of the session: `IMAGE` \"host\" is the host's own system directories, read-only")
 	wishes.StringVar(&f.wishes.Hostname, "hostname", "", "host `NAME` in the session")
 	wishes.StringVar(&f.wishes.Workspace, "workspace", "", "mount the host's `DIR` at "+spec.WorkspaceTarget+" instead of a directory that boxd creates")
 	wishes.StringVar(&f.wishes.WorkspaceTarget, "workspace-target", "", "mount the workspace at `PATH` instead of "+spec.WorkspaceTarget)
@@ -40,6 +39,29 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 		f.wishes.Volumes = append(f.wishes.Volumes, v)
 		return err
 	}}, "volume", "attach the volume `NAME:TARGET[:ro,size=SIZE]`; with a size it is created if it does not exist (repeatable)")
+	rules := func(add func(*spec.NetworkRules, string)) pflag.Value {
+		return &textValue{"", func(s string) error {
+			if f.wishes.NetworkRules == nil {
+				f.wishes.NetworkRules = &spec.NetworkRules{}
+			}
+			add(f.wishes.NetworkRules, s)
+			return nil
+		}}
+	}
+	wishes.Var(rules(func(r *spec.NetworkRules, s string) { r.Allow = append(r.Allow, s) }), "allow",
+		"with --network: of what the profile allows, reach only `NAME`, a name, address or CIDR with or without :PORT (repeatable)")
+	wishes.Var(rules(func(r *spec.NetworkRules, s string) { r.Deny = append(r.Deny, s) }), "deny", "with --network: never reach `NAME` (repeatable)")
+	wishes.Var(&textValue{"", func(s string) error {
+		p, err := spec.ParsePublish(s)
+		f.wishes.Publish = append(f.wishes.Publish, p)
+		return err
+	}}, "publish", "make TCP port PORT of the box a port of the host, of the daemon's pool: `[HOST:]PORT` (repeatable)")
+	wishes.Var(&textValue{"", func(s string) error {
+		if f.wishes.NetworkRules == nil {
+			f.wishes.NetworkRules = &spec.NetworkRules{}
+		}
+		return parseLimits(&f.wishes.NetworkRules.Limits, s)
+	}}, "net-limit", "with --network: less than the limits of the profile: `LIMITS` such as connections=64,bytes=2G,bandwidth=10M,idle=5m (repeatable)")
 	wishes.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	fs.AddFlagSet(wishes)
 	settingFlags(cmd, &f.wishes, false)
@@ -53,12 +75,15 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 	must(cmd.RegisterFlagCompletionFunc("profile", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return a.askNames(remote, listProfiles, nil), cobra.ShellCompDirectiveNoFileComp
 	}))
-	completeFlag(cmd, "image", completedImage)
 	completeFlag(cmd, "hostname")
 	completeFlag(cmd, "workspace-target")
 	completeDirs(cmd, "workspace")
 	completeFiles(cmd, "mount")
 	completeFlag(cmd, "volume")
+	completeFlag(cmd, "allow")
+	completeFlag(cmd, "deny")
+	completeFlag(cmd, "publish")
+	completeFlag(cmd, "net-limit", limitExamples...)
 }
 
 // spec returns the session that the flags describe, nil if none of them was given.

@@ -37,9 +37,10 @@ type startFlags struct {
 func (a *App) newStart() *cobra.Command {
 	var f startFlags
 	cmd := &cobra.Command{
-		Use:   "start SESSION --id PROCESS [flags] -- CMD [ARG...]",
+		Use:   "start SESSION --id PROCESS [flags] [-- CMD [ARG...]]",
 		Short: "Start a managed process in a session",
 		Long: `Start a managed process in a session. The session is created if it does not exist.
+Without CMD, the process is the command of the session's image.
 
 The process keeps running when boxd start ends, when connections are lost and when the
 daemon restarts. The last part of its output is kept: 1 MiB of each stream, or as much

@@ -130,24 +130,24 @@ func plainRule(kind string) string {
 	return "must be a whole number"
 }
 
-// afterDash splits the arguments of "SESSION -- CMD…". want names the arguments before the dashes,
-// for messages.
+// afterDash splits the arguments of "SESSION [-- CMD…]". want names the arguments before the dashes,
+// for messages. Without a command, the image's own is meant.
 func afterDash(cmd *cobra.Command, args []string, want ...string) (names, command []string, err error) {
 	dash := cmd.ArgsLenAtDash()
-	form := cmd.CommandPath() + " " + strings.Join(want, " ") + " -- CMD [ARG...]"
+	form := cmd.CommandPath() + " " + strings.Join(want, " ") + " [-- CMD [ARG...]]"
 	switch {
 	case dash < 0 && len(args) > len(want):
 		// Without the dashes, boxd would take flags of the command as its own.
 		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: write "--" before the command: %s %s -- %s`,
 			spec.Quote(args[len(want)]), cmd.CommandPath(), strings.Join(args[:len(want)], " "), printable(strings.Join(args[len(want):], " "))))
 	case dash < 0:
-		return nil, nil, usageError(cmd, "no command given: "+form)
+		dash = len(args)
+	}
+	switch {
 	case dash < len(want):
 		return nil, nil, usageError(cmd, want[dash]+" is missing: "+form)
 	case dash > len(want):
 		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: is one argument too many before "--": %s`, spec.Quote(args[len(want)]), form))
-	case len(args) == dash:
-		return nil, nil, usageError(cmd, `no command behind "--": `+form)
 	}
 	return args[:dash], args[dash:], checkNames(args[:dash], want)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/preview"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,6 +42,16 @@ func Check(o Options) (found []error) {
 
 	_, err := loadTLS(c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA)
 	note(err)
+	if c.Preview.URL != "" {
+		_, err := loadTLS(c.Preview.TLS.Cert, c.Preview.TLS.Key, "")
+		note(err)
+		_, err = tcpAddress(c.Preview.Listen, true)
+		note(err)
+		if u, err := url.Parse(c.Preview.URL); note(err) {
+			_, err = preview.NewHosts(u.Hostname(), api.DefaultTenant)
+			note(err)
+		}
+	}
 	if c.TokensFile != "" {
 		_, err := api.LoadTokens(c.TokensFile)
 		note(err)

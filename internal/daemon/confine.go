@@ -45,7 +45,12 @@ func (d *daemon) paths() []linux.LandlockPath {
 	for _, dir := range attest.Public {
 		paths = append(paths, linux.LandlockPath{Path: dir, Use: linux.LandlockMake})
 	}
-	for _, file := range []string{d.ConfigFile, c.TokensFile, c.Langbot.TokenFile} {
+	// Go reads SSL_CERT_FILE when the first server of an injected secret is verified.
+	files := append(d.imageFiles(), d.ConfigFile, c.TokensFile, c.Langbot.TokenFile, os.Getenv("SSL_CERT_FILE"))
+	for _, source := range c.NetworkSources() {
+		files = append(files, source.File)
+	}
+	for _, file := range files {
 		if file == "" {
 			continue
 		}

@@ -52,8 +52,11 @@ type daemon struct {
 	dirs    dirs
 
 	lock  *os.File
+	files uint64 // that this process may have open
 	auth  api.Auth
 	doors []door
+	// previews is the listener of previews; the zero value: none.
+	previews door
 	// warnings are shown in the status.
 	warnings []string
 	service  *native.Service
@@ -62,6 +65,7 @@ type daemon struct {
 	landlock    int // version that confines this process; 0: none
 
 	audit    *audit.Log
+	images   imageWork
 	sessions *session.Manager
 	langbot  langbotDoors
 	server   *api.Server
@@ -77,6 +81,7 @@ func Run(o Options) (err error) {
 		return fmt.Errorf("log level: %w", err)
 	}
 	d.log = NewLogger(o.Log, o.Config.Log.Format, d.level)
+	catchStandardLog(d.log)
 	defer logPanic(d.log, os.Exit)
 	signals := watchSignals()
 	defer signals.stop()
@@ -113,11 +118,10 @@ func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 	if err := d.openDoors(); err != nil {
 		return err
 	}
-	files, err := raiseFiles()
-	if err != nil {
+	if d.files, err = raiseFiles(); err != nil {
 		d.log.Warn("limit of open files", "error", err)
 	}
-	if w := filesWarning(files, filesNeeded(d.Config)); w != "" && err == nil {
+	if w := filesWarning(d.files, d.Config); w != "" && err == nil {
 		d.log.Warn(w)
 		d.warnings = append(d.warnings, w)
 	}

@@ -71,6 +71,9 @@ func (d *daemon) openDoors() error {
 			return err
 		}
 	}
+	if err := d.listenPreviews(); err != nil {
+		return err
+	}
 	return d.listenLangbot(users)
 }
 

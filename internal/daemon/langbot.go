@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/langbot"
 	"github.com/boxd/boxd/langbot/attest"
@@ -73,7 +74,9 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log, SkillsUnlimited: c.SkillsSize == 0,
 		}),
 		Tenant: c.Tenant, Profile: c.Profile, BackendName: c.BackendName,
-		RefuseNetwork: c.NetworkOn == config.LangbotRefuse, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
+		ImageNames:    c.ImageNames,
+		RefuseNetwork: c.NetworkOn == config.LangbotRefuse, OfferNetwork: c.NetworkOn == config.LangbotBasic || c.NetworkOn == config.LangbotExtended,
+		NetworkRules: langbotRules(c.NetworkOn), TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
 		Roots: roots, SkillsDir: c.SkillsDir, SkillsSize: int64(c.SkillsSize), SkillsInodes: c.SkillsInodes,
 		Init: c.Init, Logger: d.log,
 	})
@@ -93,6 +96,14 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	o.Token, o.Instance, o.PerConnection = "", "", true
 	d.langbot.local = langbotdoor.New(d.langbot.server, o)
 	return nil
+}
+
+// langbotRules narrow what sessions that ask for a network reach.
+func langbotRules(network string) *spec.NetworkRules {
+	if network != config.LangbotBasic {
+		return nil
+	}
+	return &spec.NetworkRules{Allow: policy.PackageIndexes()}
 }
 
 // others returns the doors that the API's server serves, too.

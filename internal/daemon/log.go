@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"io"
+	"log"
 	"log/slog"
 	"slices"
 )
@@ -19,6 +20,13 @@ func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 		return slog.New(&idHandler{next: slog.NewJSONHandler(w, options)})
 	}
 	return slog.New(&idHandler{next: slog.NewTextHandler(w, options)})
+}
+
+// catchStandardLog sends what libraries write to the standard logger to l, at level debug. net/http
+// writes there what servers, which boxes choose, send at the wrong time.
+func catchStandardLog(l *slog.Logger) {
+	log.SetFlags(0)
+	log.SetOutput(slog.NewLogLogger(l.Handler(), slog.LevelDebug).Writer())
 }
 
 // idHandler keeps the IDs among the attributes until the line is written.

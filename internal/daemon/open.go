@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/boxd/boxd/config"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -40,14 +42,21 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	if d.audit, err = audit.Open(c.Audit.File, audit.Options{MaxBytes: int64(c.Audit.MaxSize), Keep: c.Audit.Keep, Sync: c.Audit.Sync}); err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
+	d.checkSecrets()
+	c.Policy.NetworkAvailable = c.Network == config.NetworkProxy // every box of package native is an engine.Networked
 	decide, err := policy.New(c.Policy)
 	if err != nil {
 		return err
 	}
+	d.openImages(ctx)
 	metrics := api.NewMetrics()
+	var sessionImages session.Images
+	if d.images.store != nil {
+		sessionImages = d.images.store
+	}
 	d.sessions, err = session.Open(ctx, session.Options{
 		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: d.dirs.workspaces(), Lock: d.lock,
-		Engine: d.service, Storage: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
+		Engine: d.service, Storage: d.service, Images: sessionImages, Policy: decide, Audit: d.audit, Logger: d.log, Egress: egress.Config{Host: d.surroundings(), Shared: egress.NewShared(networkFiles(d.files, filesNeeded(d.Config)))},
 		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
 		KeepEnded: c.Sessions.KeepEnded, MinFree: c.Sessions.MinFree, StopGrace: time.Duration(c.Sessions.StopGrace),
 		ExecHistory: history.Options{SessionEntries: c.History.SessionEntries, SessionBytes: int64(c.History.SessionSize),
@@ -57,12 +66,17 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("sessions: %w", err)
 	}
+	d.startImages()
 	if err := d.openLangbot(decide.MountRoots(c.Langbot.Tenant)); err != nil {
+		return err
+	}
+	previews, err := d.openPreviews()
+	if err != nil {
 		return err
 	}
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
-		Warnings: d.warnings, Health: d.health, Audit: d.audit, Metrics: metrics,
+		Warnings: d.statusWarnings, Images: d.images.store, AllowImage: decide.CheckImage, AllowPull: decide.CheckPull, Health: d.health, Audit: d.audit, Metrics: metrics, Previews: previews,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxTree: int64(c.HTTP.MaxTree), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout), Scope: c.HTTP.Scope, MetricLabels: c.HTTP.MetricLabels,
 		Others: d.langbot.others(c.Langbot.Tenant),

@@ -23,7 +23,7 @@ const (
 // serve answers requests until a signal arrives or a listener fails.
 func (d *daemon) serve(signals *signals) error {
 	var serving sync.WaitGroup
-	failed := make(chan error, len(d.doors)+1)
+	failed := make(chan error, len(d.doors)+2)
 	for _, door := range d.doors {
 		d.log.Info("listening", "network", door.Addr().Network(), "address", door.Addr().String(), "tls", door.tls != nil)
 		serving.Go(func() {
@@ -40,6 +40,20 @@ func (d *daemon) serve(signals *signals) error {
 				failed <- fmt.Errorf("serving LangBot's protocol: %w", err)
 			}
 		})
+	}
+	if l := d.previews; l.Listener != nil {
+		d.log.Info("listening", "protocol", "previews", "network", l.Addr().Network(), "address", l.Addr().String(), "tls", l.tls != nil)
+		serving.Go(func() {
+			if err := d.server.ServePreviews(l.Listener, l.tls); err != nil && !errors.Is(err, net.ErrClosed) {
+				failed <- fmt.Errorf("serving previews: %w", err)
+			}
+		})
+	}
+	if pool := d.Config.Policy.Publish; pool.Len() > 0 {
+		d.log.Info("sessions can publish ports", "address", pool.Address.String(), "ports", pool.String())
+		if !pool.Address.IsLoopback() {
+			d.log.Warn("published ports are open to other hosts, without a login: publish.address is not a loopback address", "address", pool.Address.String())
+		}
 	}
 	quit := make(chan struct{})
 	serving.Go(func() { keepWatchdog(d.log, func() { d.sessions.Stats() }, quit) })
@@ -111,10 +125,14 @@ func (d *daemon) close() (err error) {
 	for _, door := range d.doors {
 		door.Close()
 	}
+	if d.previews.Listener != nil {
+		d.previews.Close() // an error if the server has closed it already
+	}
 	err = d.langbot.close()
 	if d.sessions != nil {
 		err = errors.Join(err, d.sessions.Close(ctx, d.StopSessions))
 	}
+	err = errors.Join(err, d.images.close())
 	if d.service != nil {
 		stop := d.service.Close
 		if d.ownLauncher { // no service manager stops it, and without a daemon it has nothing to do

@@ -46,7 +46,7 @@ func (c cause) explains(check string) bool {
 
 // sysAdmin are the checks that need CAP_SYS_ADMIN and a system call that container runtimes
 // filter.
-var sysAdmin = []string{featureMounts, featureIDMap, featureOverlay, "workspaces", "network settings"}
+var sysAdmin = []string{featureMounts, featureIDMap, featureOverlay, "workspaces", checkLayers, "network settings"}
 
 // tried are the checks that try a system call.
 var tried = append([]string{featureUserNS, featureSeccomp, featureClone, featurePidfd, featureOpenat2, featureMemfd, featureLandlock}, sysAdmin...)
@@ -231,12 +231,12 @@ var causes = []cause{
 	{"no boxd-init", []string{"boxd-init", "box"},
 		func(f Facts, _ Check) bool { return f.Box.noLauncher() && f.InitPath == "" },
 		always("boxd-init, which builds boxes, is not where boxd looks for it"), always("make install # or name it: boxd doctor --init PATH")},
-	{"file system of the state directory", []string{"workspaces", featureIDMap},
+	{"file system of the state directory", []string{"workspaces", checkLayers, featureIDMap},
 		func(f Facts, c Check) bool {
-			return certainNo(f.WorkspaceError) && c.Name == "workspaces" || certainNo(f.Features[featureIDMap]) && c.Name == featureIDMap
+			return certainNo(f.WorkspaceError) && (c.Name == "workspaces" || c.Name == checkLayers) || certainNo(f.Features[featureIDMap]) && c.Name == featureIDMap
 		},
 		func(f Facts, c Check) string {
-			dir := map[bool]string{true: f.StateDir, false: "/"}[c.Name == "workspaces"]
+			dir := map[bool]string{true: f.StateDir, false: "/"}[c.Name != featureIDMap]
 			m := f.Around.mountOf(dir)
 			return fmt.Sprintf("%s is on %s, a file system (%s) that Linux %s cannot id-map", dir, m.Point, m.FSType, f.Release)
 		},
@@ -326,7 +326,7 @@ func (f Facts) olderThan(v kernelVersion) bool {
 // since maps features to the first kernel that has them.
 var since = map[string]kernelVersion{
 	"kernel": minKernel, featureMounts: {5, 12, 0}, featureIDMap: {5, 12, 0}, featureClone: {5, 7, 0}, featurePidfd: {5, 3, 0}, featureOpenat2: {5, 6, 0},
-	featureLandlock: {5, 19, 0}, featureSeccomp: {4, 14, 0}, featureUserNS: {3, 8, 0},
+	featureLandlock: {5, 19, 0}, checkLayers: {5, 19, 0}, featureSeccomp: {4, 14, 0}, featureUserNS: {3, 8, 0},
 }
 
 var featureOption = map[string]string{featureOverlay: "CONFIG_OVERLAY_FS", featureSeccomp: "CONFIG_SECCOMP_FILTER", featureLandlock: "CONFIG_SECURITY_LANDLOCK"}

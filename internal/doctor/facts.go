@@ -50,6 +50,7 @@ type Facts struct {
 	// exists. WorkspaceError is nil if it can be id-mapped, otherwise as in Features.
 	StateDir       string
 	WorkspaceError error
+	Images         ImageFacts
 
 	InitPath string
 	// InitError says why boxd-init was not found or does not fit. It is nil if a launcher
@@ -138,6 +139,7 @@ func Gather(ctx context.Context, h Host) Facts {
 	}
 	f.StateDir = existing(h.StateDir)
 	f.WorkspaceError = linux.ProbeIDMap(f.StateDir)
+	f.Images = gatherImages(f.StateDir)
 	f.examineCgroups()
 	switch {
 	case f.InitError != nil:

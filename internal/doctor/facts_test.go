@@ -78,6 +78,9 @@ func TestGather(t *testing.T) {
 	if f.CgroupError != nil || f.CgroupMode == "" || len(f.Enforcement) == 0 {
 		t.Errorf("cgroup mode %q, error %v, limits %v", f.CgroupMode, f.CgroupError, f.Enforcement)
 	}
+	if err := f.Images.LayersError; err != nil && !testutil.Lacks("id-mapped root file system") || f.Images.Size == 0 {
+		t.Errorf("images: %+v", f.Images)
+	}
 	for _, need := range append(needs, need{name: featureUserNS}) {
 		err, tried := f.Features[need.name]
 		if need.name == featureIDMap && testutil.Lacks("id-mapped root file system") {

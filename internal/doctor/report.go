@@ -64,7 +64,9 @@ func NewReport(f Facts) Report {
 	}
 	r.Checks = append(r.Checks, f.network())
 	r.Checks = append(r.Checks, f.pools()...)
-	r.Checks = append(r.Checks, f.workspaces(), f.init(), f.box())
+	r.Checks = append(r.Checks, f.workspaces())
+	r.Checks = append(r.Checks, f.images()...)
+	r.Checks = append(r.Checks, f.init(), f.box())
 	for _, l := range f.Leftovers {
 		r.Checks = append(r.Checks, f.leftover(l))
 	}

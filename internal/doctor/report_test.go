@@ -37,7 +37,7 @@ func healthy(change func(*Facts)) Facts {
 			{Limit: "memory", Enforced: true, By: "cgroup2 memory.max"},
 			{Limit: "swap", Enforced: true, By: "cgroup2 memory.swap.max"},
 		},
-		StateDir: "/var/lib/boxd",
+		StateDir: "/var/lib/boxd", Images: ImageFacts{VerityError: errNo, Free: 40 << 30, Size: 50 << 30},
 		InitPath: "/usr/libexec/boxd/boxd-init",
 		Box:      Trial{Create: 9 * time.Millisecond, Run: 1500 * time.Microsecond},
 	}
@@ -56,6 +56,7 @@ func TestReport(t *testing.T) {
 		"healthy": func(*Facts) {},
 		"hybrid": func(f *Facts) {
 			f.Memory = 24 << 30
+			f.Images.LayersByName, f.Images.VerityError = true, nil
 			f.Sysctls[poolPIDs], f.Sysctls[poolFiles], f.Sysctls[poolPTY] = "4096", "100000", "1500"
 			f.Sysctls[poolTCP] = "287901\t383868\t575802"
 			delete(f.Sysctls, poolUDP)
@@ -75,7 +76,7 @@ func TestReport(t *testing.T) {
 			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
 				f.Features[feature] = errNo
 			}
-			f.WorkspaceError = errNo
+			f.WorkspaceError, f.Images = errNo, ImageFacts{LayersError: errNo, VerityError: errNo, Free: 1 << 30, Size: 50 << 30}
 			f.CgroupMode, f.Enforcement, f.CgroupError = "", nil, errors.New("mounting cgroup2: no such device")
 			f.Box.Error = errors.New("creating box: no such device")
 		},
@@ -85,7 +86,7 @@ func TestReport(t *testing.T) {
 			for _, feature := range []string{featureUserNS, featureMounts, featureIDMap, featureOverlay} {
 				f.Features[feature] = eperm
 			}
-			f.WorkspaceError = eperm
+			f.WorkspaceError, f.Images = eperm, ImageFacts{LayersError: eperm, VerityError: eperm}
 		},
 		"no-init": func(f *Facts) {
 			f.InitPath, f.InitError = "", fmt.Errorf("%w: no boxd-init", engine.ErrNoLauncher)

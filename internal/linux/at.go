@@ -39,6 +39,43 @@ func RenameAt(dir *os.File, name string, to *os.File, newName string) error {
 	return pathError("renameat", dir, name, err)
 }
 
+// RenameNew is RenameAt for a new name that must not exist (EEXIST).
+func RenameNew(dir *os.File, name string, to *os.File, newName string) error {
+	err := Retry(func() error {
+		return unix.Renameat2(int(dir.Fd()), name, int(to.Fd()), newName, unix.RENAME_NOREPLACE)
+	})
+	runtime.KeepAlive(to)
+	return pathError("renameat2", dir, name, err)
+}
+
+// UnlinkAt removes a file of any kind, but not a directory (EISDIR). It is not an error if
+// name does not exist.
+func UnlinkAt(dir *os.File, name string) error {
+	err := Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+	if err == unix.ENOENT {
+		err = nil
+	}
+	return pathError("unlinkat", dir, name, err)
+}
+
+// OpenDirAt opens a directory in dir that is neither a symlink nor a mount point.
+func OpenDirAt(dir *os.File, name string, flags int) (*os.File, error) {
+	return Openat2(dir, name, unix.OpenHow{
+		Flags:   uint64(flags | unix.O_DIRECTORY | unix.O_NOFOLLOW),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+}
+
+// ReadNames returns the names in dir, which may be an O_PATH descriptor, and may change at the same time.
+func ReadNames(dir *os.File) ([]string, error) {
+	f, err := Reopen(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
 // MkdirAt creates one directory beneath dir. name must be a single component; the
 // umask applies to mode.
 func MkdirAt(dir *os.File, name string, mode uint32) error {

@@ -131,6 +131,14 @@ func DupAs(f *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
+// SetPipeSize sets the size of a pipe in bytes, which the kernel rounds up. EPERM: the user's share of memory
+// for pipes is used up (pipe(7)).
+func SetPipeSize(f *os.File, size int) error {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_SETPIPE_SZ, size)
+	runtime.KeepAlive(f)
+	return os.NewSyscallError("fcntl(F_SETPIPE_SZ)", err)
+}
+
 // CloseAll closes files; nil ones are fine.
 func CloseAll(files []*os.File) {
 	for _, f := range files {
@@ -145,4 +153,16 @@ func SocketPair() (ours, theirs *os.File, err error) {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
 	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
+}
+
+// Flock is flock(2). The lock belongs to the open file description of f.
+func Flock(f *os.File, how int) error {
+	err := Retry(func() error { return unix.Flock(int(f.Fd()), how) })
+	return pathError("flock", f, "", err)
+}
+
+// Fsetxattr sets an extended attribute of f.
+func Fsetxattr(f *os.File, name string, value []byte) error {
+	err := Retry(func() error { return unix.Fsetxattr(int(f.Fd()), name, value, 0) })
+	return pathError("fsetxattr", f, "", err)
 }

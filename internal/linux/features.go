@@ -155,3 +155,93 @@ func ProbeSeccomp() error {
 	}
 	return os.NewSyscallError("seccomp", errno)
 }
+
+// ProbeLayers tries an overlay of a read-only, id-mapped clone of dir (Linux 5.19), as images have it. byName
+// says that overlayfs takes such a clone only by the name of the directory that it is attached to, as before
+// Linux 6.15, and not by descriptor. The file system of dir must support mapped ids as well.
+func ProbeLayers(dir string) (byName bool, err error) {
+	ns, err := NewUserNS("0 65534 1\n", "0 65534 1\n")
+	if err != nil {
+		return false, fmt.Errorf("making user namespace: %w", err)
+	}
+	defer ns.Close()
+	layer, err := OpenTree(nil, dir, unix.OPEN_TREE_CLONE|unix.AT_NO_AUTOMOUNT)
+	if err != nil {
+		return false, err
+	}
+	defer layer.Close()
+	err = MountSetattr(layer, false, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
+	runtime.KeepAlive(ns)
+	if errors.Is(err, unix.EINVAL) {
+		return false, unsupported("id-mapped mount of "+dir, err)
+	}
+	if err != nil {
+		return false, err
+	}
+	below, err := NewMount("tmpfs", unix.MOUNT_ATTR_NODEV) // without an upper directory, overlayfs wants two
+	if err != nil {
+		return false, err
+	}
+	defer below.Close()
+	m, err := NewMount("overlay", unix.MOUNT_ATTR_RDONLY, Option{Key: "lowerdir+", File: layer}, Option{Key: "lowerdir+", File: below})
+	if err == nil {
+		return false, m.Close()
+	}
+	if !errors.Is(err, unix.EINVAL) {
+		return false, err
+	}
+	return true, probeLayersByName(layer, below)
+}
+
+// probeLayersByName mounts an overlay in a mount namespace that ends with its thread.
+func probeLayersByName(layer, below *os.File) error {
+	return OnThrowawayThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return os.NewSyscallError("unshare", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return os.NewSyscallError("mount", err)
+		}
+		names, err := NewMount("tmpfs", unix.MOUNT_ATTR_NODEV)
+		if err != nil {
+			return err
+		}
+		defer names.Close()
+		for _, name := range []string{"0", "1", "all"} {
+			if err := MkdirAt(names, name, 0o700); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(MoveMount(names, nil, "/proc"), MoveMount(layer, names, "0"), MoveMount(below, names, "1")); err != nil {
+			return err
+		}
+		err = unix.Mount("overlay", "/proc/all", "overlay", unix.MS_RDONLY, "lowerdir=/proc/0:/proc/1")
+		if err == unix.EINVAL {
+			return unsupported("overlay of id-mapped layers", err)
+		}
+		return os.NewSyscallError("mount", err)
+	})
+}
+
+// ProbeVerity asks whether the file system of dir can have files with fs-verity (Linux 5.4). The file that it
+// asks about has no name.
+func ProbeVerity(dir string) error {
+	f, err := os.OpenFile(dir, unix.O_TMPFILE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	digest := struct {
+		algorithm, size uint16
+		bytes           [64]byte
+	}{size: 64}
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.FS_IOC_MEASURE_VERITY, uintptr(unsafe.Pointer(&digest)))
+	runtime.KeepAlive(f)
+	switch errno {
+	case 0, unix.ENODATA: // this file has none
+		return nil
+	case unix.ENOTTY, unix.EOPNOTSUPP:
+		return unsupported("fs-verity on the file system of "+dir, errno)
+	}
+	return &os.PathError{Op: "ioctl(FS_IOC_MEASURE_VERITY)", Path: dir, Err: errno}
+}

@@ -26,6 +26,10 @@ func TestProbes(t *testing.T) {
 		{"overlayfs", true, func() error { return ProbeFilesystem("overlay") }},
 		{"user namespaces", true, ProbeUserNS},
 		{"id-mapped root file system", true, func() error { return ProbeIDMap("/usr") }},
+		{"overlay of id-mapped layers", true, func() error {
+			_, err := ProbeLayers("/usr")
+			return err
+		}},
 	} {
 		t.Run(p.feature, func(t *testing.T) {
 			if p.root {
@@ -42,6 +46,8 @@ func TestProbesSayNo(t *testing.T) {
 	for name, err := range map[string]error{
 		"file system": ProbeFilesystem("no-such-fs"),
 		"proc":        ProbeIDMap("/proc"),
+		"layers":      second(ProbeLayers("/proc")),
+		"verity":      ProbeVerity("/dev/shm"),
 	} {
 		if !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("%s: %v, want ErrUnsupported", name, err)
@@ -49,6 +55,25 @@ func TestProbesSayNo(t *testing.T) {
 	}
 	if err := ProbeIDMap("/no/such/directory"); !errors.Is(err, os.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("missing directory: %v, want ErrNotExist only", err)
+	}
+}
+
+func second(_ bool, err error) error { return err }
+
+// TestLayersByName: what kernels before 6.15 need works on this kernel, too.
+func TestLayersByName(t *testing.T) {
+	testutil.RequireRoot(t)
+	var trees []*os.File
+	for range 2 {
+		m, err := NewMount("tmpfs", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		trees = append(trees, m)
+	}
+	if err := probeLayersByName(trees[0], trees[1]); err != nil {
+		t.Error(err)
 	}
 }
 

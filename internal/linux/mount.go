@@ -64,9 +64,12 @@ func MountSetattr(tree *os.File, recursive bool, attr unix.MountAttr) error {
 	return pathError("mount_setattr", tree, "", err)
 }
 
-// Option is one parameter of a file system. A parameter without a value is a
-// flag.
-type Option struct{ Key, Value string }
+// Option is one parameter of a file system: a string, or a descriptor if there is a File. A
+// parameter with neither is a flag.
+type Option struct {
+	Key, Value string
+	File       *os.File // borrowed
+}
 
 // Reconfigure changes options of the file system whose root is mount. Other options stay
 // as they are.
@@ -100,10 +103,15 @@ func NewMount(fstype string, attrs int, options ...Option) (*os.File, error) {
 	defer unix.Close(fsfd)
 	for _, o := range options {
 		set := func() error { return unix.FsconfigSetString(fsfd, o.Key, o.Value) }
-		if o.Value == "" {
+		switch {
+		case o.File != nil:
+			set = func() error { return unix.FsconfigSetFd(fsfd, o.Key, int(o.File.Fd())) }
+		case o.Value == "":
 			set = func() error { return unix.FsconfigSetFlag(fsfd, o.Key) }
 		}
-		if err := Retry(set); err != nil {
+		err := Retry(set)
+		runtime.KeepAlive(o.File)
+		if err != nil {
 			return nil, &os.PathError{Op: "fsconfig", Path: fstype + " " + o.Key + "=" + o.Value, Err: err}
 		}
 	}

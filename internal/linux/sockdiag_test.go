@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -121,19 +122,25 @@ func TestTCPClientUIDGone(t *testing.T) {
 // other user's.
 func TestTCPClientUIDOfPortTakenOver(t *testing.T) {
 	l := listenTCP(t, "tcp", "127.0.0.1:0")
-	first := dialTCP(t, l.Addr().String())
-	from := first.LocalAddr().(*net.TCPAddr)
-	if _, err := first.Write([]byte("request")); err != nil {
-		t.Fatal(err)
+	for {
+		first := dialTCP(t, l.Addr().String())
+		from := first.LocalAddr().(*net.TCPAddr)
+		if _, err := first.Write([]byte("request")); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(first.SetLinger(0), first.Close()); err != nil {
+			t.Fatal(err)
+		}
+		second, err := net.DialTCP("tcp", from, l.Addr().(*net.TCPAddr))
+		if err == nil {
+			defer second.Close()
+			break
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) { // another process of this host has been given the port
+			t.Fatal(err)
+		}
+		accept(t, l).Close()
 	}
-	if err := errors.Join(first.SetLinger(0), first.Close()); err != nil {
-		t.Fatal(err)
-	}
-	second, err := net.DialTCP("tcp", from, l.Addr().(*net.TCPAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer second.Close()
 	old, current := accept(t, l), accept(t, l)
 	if old.RemoteAddr().String() != current.RemoteAddr().String() {
 		t.Fatalf("the connections are from %s and %s: want one port", old.RemoteAddr(), current.RemoteAddr())

@@ -30,6 +30,7 @@ var features = map[string]since{
 	"mount_setattr":                {major: 5, minor: 12},
 	"id-mapped mounts":             {major: 5, minor: 12},
 	"id-mapped root file system":   {major: 5, minor: 12, onDisk: true},
+	"overlay of id-mapped layers":  {major: 5, minor: 19, onDisk: true},
 	"cgroup.kill":                  {major: 5, minor: 14},
 	"id-mapped overlayfs layers":   {major: 5, minor: 19},
 	"memory.peak":                  {major: 5, minor: 19, cgroup: cgroupV2},

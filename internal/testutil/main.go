@@ -90,6 +90,12 @@ func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, p
 	unignoreSignals()
 	before := takeSnapshot(kinds)
 	code := tests()
+	for _, f := range slices.Backward(afterTests) {
+		if err := f(); err != nil {
+			fmt.Fprintf(report, "after the tests: %v\n", err)
+			code = max(code, 1)
+		}
+	}
 	removeBinaries()
 	// A garbage collection would close forgotten files, and so hide them.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -111,6 +117,12 @@ func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, p
 	}
 	return code
 }
+
+var afterTests []func() error
+
+// AfterTests has [Main] call f when the tests have ended, before it looks for leaks: for what
+// several tests of a package share. An error fails the package.
+func AfterTests(f func() error) { afterTests = append(afterTests, f) }
 
 // isFuzzWorker reads the flag that "go test -fuzz" starts its workers with.
 func isFuzzWorker() bool {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/boxd/boxd/langbot/protocol"
 )
@@ -57,10 +58,11 @@ func parseChunk(data json.RawMessage) (chunk, error) {
 	return c, nil
 }
 
-var keys = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}\z`)
+// keys is compiled at its first use: it takes a millisecond, which each start of boxd would pay.
+var keys = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}\z`) })
 
 func checkKey(key string) error {
-	if !keys.MatchString(key) || strings.Contains(key, "..") {
+	if !keys().MatchString(key) || strings.Contains(key, "..") {
 		return refuse(`file_key must be 1 to 255 of A-Z a-z 0-9 . _ -, starting with a letter or digit, without ".."`)
 	}
 	return nil

@@ -180,44 +180,47 @@ def take(fd): # whatever the agent takes meanwhile, until its ring is full
         try: return os.read(fd, 1 << 20)
         except BlockingIOError: pass
 `
-	for _, c := range []struct {
-		name, script string
-		tty          bool
-	}{
-		{"fills", fill + "fill(1); fill(2); os._exit(7)", false},
-		{"fills-enlarged", fill + "[fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20) for fd in (1, 2)]; fill(1); fill(2); os._exit(7)", false},
-		{"fills-shrunk", fill + "fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 4096); fill(1); os._exit(7)", false},
-		{"fills-terminal", fill + "fill(1); os._exit(7)", true},
-		{"fills-stdin", fill + "fd = os.open('/dev/stdin', os.O_RDWR); fill(fd); os._exit(7)", false},
-		{"takes-back", fill + "fd = os.open('/dev/stdout', os.O_RDWR | os.O_NONBLOCK); take(fd); fill(1); os._exit(7)", false},
-		{"closes", "import os\nfor fd in range(3): os.close(fd)\nos._exit(7)", false},
-		{"swaps", "import os\nos.dup2(0, 1); os.dup2(0, 2); os._exit(7)", false},
-		{"splices", fill + "r, w = os.pipe(); fill(w); os.set_blocking(1, False); os.splice(r, 1, 1 << 16); os._exit(7)", false},
-		{"leaves-children", "import os, time\nif os.fork(): os._exit(7)\nos.setsid()\nwhile True: os.write(1, b'x')", false},
-		{"leaves-readers", "import os, time\nfd = os.open('/dev/stdout', os.O_RDWR)\nif os.fork(): os._exit(7)\nwhile True: os.read(fd, 1 << 20)", false},
-		{"hangs-up", "import os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN); os.close(0); os.close(1); os.close(2); os._exit(7)", true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			m := engine.Managed{Key: c.name, Args: []string{"python3", "-c", c.script}, History: history}
-			if c.tty {
-				m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
-			}
-			p := launch(t, b, m)
-			if r := await(t, p); r.Verdict != engine.Exited || r.ExitCode != 7 {
-				t.Errorf("%s, status %d, want status 7; stderr %q", r.Verdict, r.ExitCode, stderrOf(t, p))
-			}
-			oldest, end := p.Stdio().Stdout.Bounds()
-			if end-oldest > history || int64(len(readAll(t, p.Stdio().Stdout))) > end-oldest {
-				t.Errorf("kept %d to %d of a ring of %d", oldest, end, history)
-			}
-			if err := p.Stdio().Stdin.Write(t.Context(), p.Stdio().Stdin.Accepted(), []byte("late")); err == nil {
-				t.Error("a process that has ended took input")
-			}
-			if err := p.Forget(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	t.Run("at once", func(t *testing.T) {
+		for _, c := range []struct {
+			name, script string
+			tty          bool
+		}{
+			{"fills", fill + "fill(1); fill(2); os._exit(7)", false},
+			{"fills-enlarged", fill + "[fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20) for fd in (1, 2)]; fill(1); fill(2); os._exit(7)", false},
+			{"fills-shrunk", fill + "fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 4096); fill(1); os._exit(7)", false},
+			{"fills-terminal", fill + "fill(1); os._exit(7)", true},
+			{"fills-stdin", fill + "fd = os.open('/dev/stdin', os.O_RDWR); fill(fd); os._exit(7)", false},
+			{"takes-back", fill + "fd = os.open('/dev/stdout', os.O_RDWR | os.O_NONBLOCK); take(fd); fill(1); os._exit(7)", false},
+			{"closes", "import os\nfor fd in range(3): os.close(fd)\nos._exit(7)", false},
+			{"swaps", "import os\nos.dup2(0, 1); os.dup2(0, 2); os._exit(7)", false},
+			{"splices", fill + "r, w = os.pipe(); fill(w); os.set_blocking(1, False); os.splice(r, 1, 1 << 16); os._exit(7)", false},
+			{"leaves-children", "import os, time\nif os.fork(): os._exit(7)\nos.setsid()\nwhile True: os.write(1, b'x')", false},
+			{"leaves-readers", "import os, time\nfd = os.open('/dev/stdout', os.O_RDWR)\nif os.fork(): os._exit(7)\nwhile True: os.read(fd, 1 << 20)", false},
+			{"hangs-up", "import os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN); os.close(0); os.close(1); os.close(2); os._exit(7)", true},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel() // some wait for output that nobody closes
+				m := engine.Managed{Key: c.name, Args: []string{"python3", "-c", c.script}, History: history}
+				if c.tty {
+					m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+				}
+				p := launch(t, b, m)
+				if r := await(t, p); r.Verdict != engine.Exited || r.ExitCode != 7 {
+					t.Errorf("%s, status %d, want status 7; stderr %q", r.Verdict, r.ExitCode, stderrOf(t, p))
+				}
+				oldest, end := p.Stdio().Stdout.Bounds()
+				if end-oldest > history || int64(len(readAll(t, p.Stdio().Stdout))) > end-oldest {
+					t.Errorf("kept %d to %d of a ring of %d", oldest, end, history)
+				}
+				if err := p.Stdio().Stdin.Write(t.Context(), p.Stdio().Stdin.Accepted(), []byte("late")); err == nil {
+					t.Error("a process that has ended took input")
+				}
+				if err := p.Forget(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	})
 	if r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"true"}}); err != nil || r.ExitCode != 0 {
 		t.Errorf("the box is not what it was: %+v, %v", r, err)
 	}

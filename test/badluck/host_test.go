@@ -42,6 +42,7 @@ func TestUnprivileged(t *testing.T) {
 // TestLauncherGone: without a launcher and its keeper, the daemon reports that it cannot serve, and why.
 // The next start of the daemon fixes that.
 func TestLauncherGone(t *testing.T) {
+	t.Parallel()
 	d, c := start(t, newDir(t))
 	before := ensure(t, c, "lives")
 	for _, role := range []daemon.Role{daemon.Keeper, daemon.Launcher} {

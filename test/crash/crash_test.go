@@ -34,7 +34,11 @@ type fixed struct {
 // and no client sees less, more or other than what happened.
 func TestCrash(t *testing.T) {
 	testutil.RequireRoot(t)
-	rounds := number(t, "BOXD_CRASH_ROUNDS", 40)
+	few := int64(15)
+	if testutil.Full() {
+		few = 200
+	}
+	rounds := number(t, "BOXD_CRASH_ROUNDS", few)
 	if testing.Short() {
 		rounds = min(rounds, 8)
 	}

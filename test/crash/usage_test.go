@@ -22,7 +22,7 @@ import (
 // answered, none is counted twice, and usage and budgets are the sums of the receipts.
 func TestUsage(t *testing.T) {
 	testutil.RequireRoot(t)
-	few := int64(20)
+	few := int64(8)
 	if testutil.Full() {
 		few = 1000
 	}

@@ -10,6 +10,7 @@ import (
 // TestNamedVolumes: a volume outlives sessions, several read it or one writes, live and across
 // the death of the daemon, and the kernel keeps it within its size.
 func TestNamedVolumes(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	d.says(0, "", "volumes", "create", "data", "--size", "8M")
 	d.wantRefused(125, d.run("volumes", "create", "data", "--size", "9M"), "8 MiB", "resize it")

@@ -35,6 +35,7 @@ func (d *daemon) awaitState(id, state string) apitypes.Process {
 
 // Each probe works in a real box, also where the daemon dies meanwhile.
 func TestReadiness(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	start := func(id string, flags []string, script string) result {
 		args := append([]string{"start", "s", "--id", id}, flags...)

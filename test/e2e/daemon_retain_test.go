@@ -8,6 +8,7 @@ import (
 // TestRetain: after its TTL a session has no box, and its workspace is there for the next use,
 // also across the death of the daemon and a proper stop.
 func TestRetain(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	d.says(0, "", "exec", "s", "--idle-ttl", "1s", "--retain", "1h", "--workspace-size", "8M", "--", "sh", "-c", "echo kept > file")
 	stopped := func() {

@@ -200,6 +200,7 @@ func (d *daemon) address(network string) string {
 
 // A daemon that is not root reports what it needs.
 func TestDaemonWithoutLauncher(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	if err := os.Chown(d.dir, ownID, ownID); err != nil {
 		t.Fatal(err)

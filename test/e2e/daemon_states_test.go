@@ -200,7 +200,7 @@ func object(fields ...string) string {
 func requestsIn(s oddState, id string) (list []apiRequest) {
 	session := "/v1/sessions/" + id
 	process := session + "/processes/p"
-	long := strings.Repeat("x", 300)
+	long, content := strings.Repeat("x", 300), strings.Repeat("content", 10_000)
 	add := func(op, name, method, path, body string) {
 		list = append(list, apiRequest{op, op + ": " + name, method, path, body})
 	}
@@ -218,6 +218,15 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	add("get-session", "", "GET", session, "")
 	add("usage", "", "GET", session+"/usage", "")
 	add("ports", "", "GET", session+"/ports", "")
+	add("network", "", "GET", session+"/network", "")
+	for _, port := range []string{"0", "x", "65536"} { // answers about a port that can exist are pages
+		add("port", port, "GET", session+"/ports/"+port, "")
+		add("tunnel", port, "GET", session+"/tunnels/"+port, "")
+	}
+	for _, body := range []string{`{"port":80}`, `{"port":0}`, `{"port":80,"ttl":-1}`} {
+		add("make-link", body, "POST", session+"/links", body)
+	}
+	add("revoke-links", "", "DELETE", session+"/links", "")
 	add("list-processes", "", "GET", session+"/processes", "")
 	add("get-process", "", "GET", process, "")
 	add("logs", "", "GET", process+"/logs?offset=99999999", "")
@@ -251,6 +260,22 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	add("resize-volume", "", "PATCH", volume, `{"size":"2M"}`)
 	add("remove-volume", "", "DELETE", volume, "")
 	add("remove-volume", "again", "DELETE", volume, "")
+	add("list-images", "", "GET", "/v1/images", "")
+	add("collect-images", "", "POST", "/v1/images/gc", "")
+	for _, reference := range []string{"", "none", "-", "a%20b", "%00", "A:B:C@sha256:0", long + long, "../x"} {
+		if !s.wrong && reference != "none" {
+			continue
+		}
+		quoted := strings.NewReplacer("%20", " ", "%00", `\u0000`).Replace(reference)
+		add("get-image", reference, "GET", "/v1/images/inspect?reference="+reference, "")
+		add("remove-image", reference, "DELETE", "/v1/images?shared=1&reference="+reference, "")
+		add("verify-image", reference, "POST", "/v1/images/verify", `{"reference":"`+quoted+`"}`)
+		add("import-image", reference, "POST", "/v1/images/import?name="+reference, content)
+		if reference != "none" { // no registry is asked
+			add("pull-image", reference, "POST", "/v1/images", `{"reference":"`+quoted+`"}`)
+		}
+	}
+	add("pull-image", "platform", "POST", "/v1/images", `{"reference":"no.such.invalid/x","platform":"x/y/z/0"}`)
 	for _, fields := range []string{`"language":"no"`, `"language":"bash","file":"../x"`, `"language":"bash","files":[{"path":"../x"}]`, `"language":"bash","files":[{"path":"/proc/x"}]`, `"file":"x.nothing"`} {
 		if !s.wrong {
 			break
@@ -259,7 +284,6 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	}
 	add("code", "plain", "POST", session+"/code", object(`"language":"bash"`, `"code":"true"`, s.user))
 
-	content := strings.Repeat("content", 10_000)
 	program, shell := `"argv":["true"]`, `"shell":"true"`
 	add("exec", "plain", "POST", session+"/exec", object(program, s.user))
 	for _, fields := range []string{`"cwd":"/no/such"`, `"cwd":"/etc/passwd"`, `"cwd":"/root"`, `"cwd":"/usr/x","mkdir":true`, `"cwd":"/etc/passwd/x","mkdir":true`, `"cwd":"/proc/self/cwd"`,

@@ -16,6 +16,7 @@ import (
 // A daemon that was started as root has its launcher keep volumes where the daemon itself
 // can neither write nor put anything else.
 func TestDaemonVolumes(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	d.says(0, "", "exec", "s", "--workspace-size", "8M", "--", "sh", "-c", "echo kept > file")
 	volumes := filepath.Join(d.dir, "volumes")

@@ -36,6 +36,7 @@ type cli struct {
 	boxd  string
 	init  string
 	state string
+	data  string // of the images of newImageCLI
 	env   []string
 	stdin io.Reader
 }
@@ -101,7 +102,11 @@ func (r result) String() string {
 }
 
 func (c *cli) command(args ...string) (*exec.Cmd, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	return c.commandWithin(patience, args...)
+}
+
+func (c *cli) commandWithin(limit time.Duration, args ...string) (*exec.Cmd, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
 	cmd := exec.CommandContext(ctx, c.boxd, args...)
 	cmd.Env = c.env
 	cmd.Stdin = c.stdin

@@ -198,7 +198,9 @@ func TestPresetBrowser(t *testing.T) {
 
 // The profiles with a network are refused as long as there is none, and work without it.
 func TestPresetNetwork(t *testing.T) {
-	d := startDaemon(t)
+	d := newDaemon(t)
+	d.env = append(d.env, "BOXD_NETWORK=off")
+	d.start()
 	for _, profile := range []string{"network_basic", "network_extended"} {
 		d.wantRefused(125, d.run("exec", profile, "--profile", profile, "--", "true"), "--network", "ask for network false")
 		d.says(0, "ok\n", "exec", profile, "--profile", profile, "--network=false", "--", "echo", "ok")

@@ -23,6 +23,7 @@ func TestReadme(t *testing.T) {
 	c := newCLI(t)
 	text, _ := cutScript(t, readme(t), daemonHeading)
 	text, _ = cutScript(t, text, sessionHeading)
+	text, _ = cutScript(t, text, imagesHeading)
 	job, data := readmeDir(t, "job"), readmeDir(t, "data")
 	commands := 0
 	for line := range strings.Lines(text) {
@@ -60,8 +61,9 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// Headings above lines about the daemon, which are one script each.
+// Headings above lines that are one script each.
 const (
+	imagesHeading  = "## Images\n"
 	daemonHeading  = "## A session that survives `kill -9`\n"
 	sessionHeading = "### What else sessions have\n"
 )
@@ -90,6 +92,23 @@ func readme(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// An image is imported, used and removed without a daemon.
+func TestReadmeImages(t *testing.T) {
+	c := newCLI(t)
+	_, script := cutScript(t, readme(t), imagesHeading)
+	dir := readmeDir(t, "images")
+	c.env = append(c.env, "BOXD_DATA_DIR="+filepath.Join(dir, "data"))
+	got := c.shell("set -e; cd " + dir + "; " + strings.ReplaceAll(script, "bin/boxd", "boxd"))
+	if got.status != 0 {
+		t.Fatalf("%v", got)
+	}
+	for _, want := range []string{"tools sha256:", "\n/bin/cat /bin/sh\n", "\ntools\t-\t", "\ntools: ok\n", "deleted images: 0, layers: 1,"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%v, want %q", got, want)
+		}
+	}
 }
 
 // What sessions have besides commands is what the README says.

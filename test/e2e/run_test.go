@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 func TestExitStatus(t *testing.T) {
@@ -34,7 +36,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"--", "sh", "-c", "kill -TERM $$"}, result{143, "", ""}},
 		{[]string{"--", "sh", "-c", "kill -KILL $$"}, result{137, "", ""}},
 		{[]string{"--timeout", "200ms", "--grace", "50ms", "--", "sleep", "3600"}, result{124, "", "verdict: timeout (limit 200ms)\n"}},
-		{[]string{"--timeout", "200ms", "--", "sh", "-c", "exec 2>/dev/null; trap 'exit 0' TERM; while :; do sleep 0.05; done"}, result{124, "", "verdict: timeout (limit 200ms)\n"}},
+		{[]string{"--timeout", "200ms", "--", "sh", "-c", "exec 2>/dev/null; trap 'exit 0' TERM; " + testutil.SignalLoop}, result{124, "", "verdict: timeout (limit 200ms)\n"}},
 		{[]string{"--", "/etc/passwd"}, result{126, "", `boxd: executing "/etc/passwd": program not executable: permission denied` + "\n"}},
 		{[]string{"--", "/tmp"}, result{126, "", `boxd: executing "/tmp": program not executable: permission denied` + "\n"}},
 		{[]string{"--", "nosuchprogram"}, result{127, "", `boxd: executing "nosuchprogram": program not found` + "\n"}},

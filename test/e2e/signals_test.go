@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // begin calls boxd and returns when the command has said "ready".
@@ -50,7 +52,7 @@ func TestSignals(t *testing.T) {
 	}
 
 	// A command may take it as it likes.
-	cmd, out, _ := c.begin("run", "--", "sh", "-c", "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done")
+	cmd, out, _ := c.begin("run", "--", "sh", "-c", "trap 'echo caught; exit 5' TERM; echo ready; "+testutil.SignalLoop)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,7 @@ func TestSignals(t *testing.T) {
 	}
 
 	// The second one kills.
-	cmd, out, stderr := c.begin("run", "--", "sh", "-c", "trap 'echo no' TERM INT; echo ready; while :; do sleep 0.05; done")
+	cmd, out, stderr := c.begin("run", "--", "sh", "-c", "trap 'echo no' TERM INT; echo ready; "+testutil.SignalLoop)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)

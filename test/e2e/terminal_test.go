@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // pty is a terminal with boxd at it.
@@ -186,7 +188,7 @@ func TestTerminalIsRestored(t *testing.T) {
 		{"exit", []string{"-it", "--", "sh", "-c", "stty raw -echo; echo ready; exit 3"}, func(*pty) {}, 3},
 		{"timeout", []string{"-it", "--timeout", "300ms", "--grace", "1ms", "--", "sh", "-c", "echo ready; exec sleep 3600"}, func(*pty) {}, 124},
 		{"SIGTERM", []string{"-it", "--", "sh", "-c", "echo ready; exec sleep 3600"}, func(p *pty) { p.cmd.Process.Signal(syscall.SIGTERM) }, 143},
-		{"twice", []string{"-it", "--", "sh", "-c", "trap 'echo Terminated' TERM; echo ready; while :; do sleep 0.05; done"}, func(p *pty) {
+		{"twice", []string{"-it", "--", "sh", "-c", "trap 'echo Terminated' TERM; echo ready; " + testutil.SignalLoop}, func(p *pty) {
 			p.cmd.Process.Signal(syscall.SIGTERM)
 			p.await("Terminated")
 			p.cmd.Process.Signal(syscall.SIGTERM)

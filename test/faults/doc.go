@@ -3,6 +3,6 @@
 // out.
 //
 // A kill test prints its seed. BOXD_FAULTS_SEED=n repeats one, and BOXD_FAULTS_CYCLES=n sets the
-// number of cycles of TestKill (default 200, with -short 8); the tests of single phases have half
+// number of cycles of TestKill (default 40, in full 200, with -short 6); the tests of single phases have half
 // as many.
 package faults

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,8 +28,10 @@ func cycles(t testing.TB, share float64) int {
 	case err == nil && n > 0:
 	case testing.Short():
 		n = 6
-	default:
+	case testutil.Full():
 		n = 200
+	default:
+		n = 40
 	}
 	return max(int(float64(n)*share), 1)
 }

@@ -189,6 +189,7 @@ func (a *attacker) boxes() {
 			rpc.TypeKill: `{"ID":%s,"Slot":"1","Signal":9}`, rpc.TypePTY: `{"ID":%s,"User":{"UID":0,"GID":0}}`, rpc.TypeConnect: `{"ID":%s}`,
 			rpc.TypeAdopt: `{"ID":%s}`, rpc.TypeUsage: `{"ID":%s}`, rpc.TypeKeep: `{"ID":%s,"Slot":"1","Key":"k"}`, rpc.TypeOpen: `{"ID":%s,"Slots":["1"]}`,
 			rpc.TypeOutside: `{"ID":%s,"Slot":"1","Age":9223372036854775807}`, rpc.TypeDiag: `{"ID":%s}`,
+			rpc.TypeSockets: `{"ID":%s,"IPv4":1}`,
 		} {
 			if said := a.ask(typ, fmt.Sprintf(body, id)); said == "" && typ != rpc.TypeRemove {
 				a.wrong("request %d about box %.40s was granted", typ, id)
@@ -209,7 +210,9 @@ func (a *attacker) boxes() {
 			{rpc.TypeUpdate, `{%[2]s,"Change":{"Limits":{"open_files":%[1]s,"file_size":%[1]s}}}`},
 			{rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":%[1]s}}`}, {rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":1048576,"inodes":%[1]s}}`}, {rpc.TypeVolumes, `{"After":%[1]s}`},
 			{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":%[1]s,"inodes":%[1]s}}`}, {rpc.TypeCopyVolume, `{"From":%[1]s,"Volume":{"name":"n"}}`}, {rpc.TypeDiag, `{"ID":%[1]s}`},
+			{rpc.TypeSockets, `{%[2]s,"IPv4":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"IPv4":%[1]s,"IPv6":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"Listen":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"Listen":[%[1]s]}`},
 			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`},
+			{rpc.TypeMakeLayer, `{"Name":%[1]s}`}, {rpc.TypeAbandonLayer, `{"Name":%[1]s}`}, {rpc.TypePublishLayer, `{"Name":%[1]s,"ID":%[1]s}`}, {rpc.TypeRemoveLayer, `{"ID":%[1]s}`}, {rpc.TypeLayers, `{"After":%[1]s}`},
 			{rpc.TypeOutside, `{%[2]s,"Slot":"1","Age":%[1]s}`}, {rpc.TypeWhere, `{"Request":%[1]s}`}, {rpc.TypeWhere, `{"Request":1,"ID":%[1]s}`},
 		} {
 			a.ask(r.typ, fmt.Sprintf(r.body, n, own))
@@ -307,6 +310,56 @@ func (a *attacker) storage() {
 	}
 }
 
+// layers tries to get out of a layer that it may write, and to write one that it may not.
+func (a *attacker) layers() {
+	id := strings.Repeat("d", 64)
+	for _, name := range []string{"", ".", "..", "../" + id, "new", "/etc", "n/../../bait", "N", "n\x00", ".new-n", strings.Repeat("n", 65), id, strings.ToUpper(id), "../../../bait"} {
+		n := quoted(name)
+		for typ, body := range map[byte]string{
+			rpc.TypeMakeLayer: `{"Name":%s}`, rpc.TypeAbandonLayer: `{"Name":%s}`, rpc.TypePublishLayer: `{"Name":%s,"ID":"` + id + `"}`,
+			rpc.TypeCreate: `{"Spec":{"unpacks":true,"mounts":[{"layer":%s,"source":"/","target":"/layer"}]}}`,
+		} {
+			if said := a.ask(typ, fmt.Sprintf(body, n)); said == "" && name != "new" {
+				a.wrong("request %d of layer %.40s was granted", typ, n)
+			}
+		}
+		for typ, body := range map[byte]string{rpc.TypeRemoveLayer: `{"ID":%s}`, rpc.TypePublishLayer: `{"Name":"n","ID":%s}`} {
+			if said := a.ask(typ, fmt.Sprintf(body, n)); said == "" && name != id {
+				a.wrong("request %d of layer %.40s was granted", typ, n)
+			}
+		}
+	}
+	if said := a.ask(rpc.TypeMakeLayer, `{"Name":"n"}`); said != "" {
+		a.wrong("a layer: %s", said)
+	}
+	bait := quoted(a.at("bait"))
+	for _, mounts := range []string{
+		`{"layer":"n","source":` + bait + `,"target":"/layer"}`, `{"source":` + bait + `,"target":"/layer"}`, `{"layer":"n","source":"/../../bait","target":"/layer"}`,
+		`{"layer":"n","source":"/","target":"/layer","volume":"v"}`, `{"layer":"n","source":"/","target":"/layer","within":"/"}`, `{"layer":"n","source":"/","target":"/layer","users":true}`,
+		`{"layer":"n","source":"/","target":"/layer","read_only":true}`, `{"layer":"` + id + `","source":"/","target":"/layer"}`,
+		`{"layer":"n","source":"/","target":"/layer"},{"source":` + bait + `,"target":"/bait"}`, `{"layer":"n","source":"/","target":"/layer"},{"layer":"m","source":"/","target":"/m"}`,
+	} {
+		if a.create(`{"Spec":{"unpacks":true,"mounts":[`+mounts+`]}}`) != "" {
+			a.wrong("a box that unpacks with %s was granted", mounts)
+		}
+	}
+	box := a.create(`{"Spec":{"id":"unpacks","unpacks":true,"mounts":[{"layer":"n","source":"/","target":"/layer"}]}}`)
+	for _, m := range []string{`{"source":` + bait + `,"target":"/bait"}`, `{"source":` + quoted(a.at("home/own")) + `,"target":"/own"}`, `{"layer":"n","source":"/","target":"/again"}`, `{"layer":"` + id + `","source":"/","target":"/again","read_only":true}`} {
+		if said := a.ask(rpc.TypeUpdate, `{"ID":`+quoted(box)+`,"Change":{"Attach":[`+m+`]}}`); said == "" {
+			a.wrong("a box that unpacks got %s", m)
+		}
+		if said := a.ask(rpc.TypeUpdate, `{"ID":`+quoted(a.own)+`,"Change":{"Attach":[`+m+`]}}`); said == "" && strings.Contains(m, "layer") {
+			a.wrong("a box that does not unpack got %s", m)
+		}
+	}
+	for typ, body := range map[byte]string{rpc.TypePublishLayer: `{"Name":"n","ID":"` + id + `"}`, rpc.TypeAbandonLayer: `{"Name":"n"}`} {
+		if said := a.ask(typ, body); said == "" {
+			a.wrong("request %d of a layer that a box writes was granted", typ)
+		}
+	}
+	a.ask(rpc.TypeRemove, `{"ID":`+quoted(box)+`}`)
+}
+
 // inVolume makes links in the volume, from the box that has it, over another connection.
 func (a *attacker) inVolume(id string) {
 	a.conn.Close()
@@ -392,11 +445,14 @@ func (a *attacker) corpus() []frame {
 		{rpc.TypeSlots, `{"ID":` + own + `,"Count":1,"Used":["1"],"Background":["2"]}`},
 		{rpc.TypeKill, `{"ID":` + own + `,"Slot":"1","Signal":15}`},
 		{rpc.TypePTY, `{"ID":` + own + `,"User":{"UID":0,"GID":0},"Size":{"Rows":24,"Cols":80}}`},
-		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeDiag, `{"ID":` + own + `}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
+		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeDiag, `{"ID":` + own + `}`}, {rpc.TypeSockets, `{"ID":` + own + `,"Listen":["127.0.0.1:3128","[::1]:3128"],"IPv4":1,"IPv6":1}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
 		{rpc.TypeOutside, `{"ID":` + own + `,"Slot":"1","Age":1000000000}`}, {rpc.TypeWhere, `{"Request":1}`}, {rpc.TypeRemove, `{"ID":"gone"}`},
 		{rpc.TypeList, `{}`}, {rpc.TypePing, `{}`}, {rpc.TypeKeep, `{"ID":` + own + `,"Slot":"1","Key":"k","Memory":8388608}`},
 		{rpc.TypeOpen, `{"ID":` + own + `,"Slots":["1","2"]}`}, {rpc.TypeVolumes, `{"After":"a"}`}, {rpc.TypeRemoveVolume, `{"Name":"n"}`},
 		{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":8388608}}`},
+		{rpc.TypeMakeLayer, `{"Name":"n"}`}, {rpc.TypeAbandonLayer, `{"Name":"n"}`}, {rpc.TypePublishLayer, `{"Name":"n","ID":` + quoted(strings.Repeat("d", 64)) + `}`},
+		{rpc.TypeRemoveLayer, `{"ID":` + quoted(strings.Repeat("d", 64)) + `}`}, {rpc.TypeLayers, `{"After":"a"}`},
+		{rpc.TypeCreate, `{"Spec":{"id":"fuzz","unpacks":true,"mounts":[{"layer":"n","source":"/","target":"/layer"}]}}`},
 		{rpc.TypeCreate, `{"Spec":{"id":"fuzz","user":{"uid":0},"limits":{"memory":67108864},"mounts":[{"source":` + bait + `,"target":"/f"}]}}`},
 	}
 }

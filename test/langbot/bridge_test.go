@@ -112,6 +112,7 @@ func (b *stdioBox) end() (int, string) {
 
 // TestBridge: the whole of the protocol on stdin and stdout of a child.
 func TestBridge(t *testing.T) {
+	t.Parallel()
 	w := begin(t)
 	other := w.bot("i", "w") // of another instance, on the daemon's own address
 	other.call("box_create_session", spec("stays", nil))

@@ -139,6 +139,7 @@ eval "$2"
 // there, and a container that is started anew has the workspaces of the one before and
 // removes its cgroups.
 func TestInContainer(t *testing.T) {
+	t.Parallel()
 	testutil.RequireRoot(t)
 	unshare := testutil.RequireProgram(t, "unshare")
 	boxd, init := testutil.BuildBinaries(t)

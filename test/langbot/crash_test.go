@@ -10,14 +10,19 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestKilledAtRandom kills the daemon or its launcher while workspaces do everything at once. Every command
 // has its own exit code and output, exactly what the daemon lists is left, and all of it can be deleted.
 func TestKilledAtRandom(t *testing.T) {
-	rounds := 12
-	if testing.Short() {
+	rounds := 5
+	switch {
+	case testing.Short():
 		rounds = 3
+	case testutil.Full():
+		rounds = 30
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

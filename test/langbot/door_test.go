@@ -84,6 +84,7 @@ func TestEnvelope(t *testing.T) {
 
 // TestMessages: bounds of messages, compressed and in fragments.
 func TestMessages(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	w := begin(t)
 	for _, deflate := range []bool{false, true} {

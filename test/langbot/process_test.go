@@ -2,6 +2,8 @@ package langbot
 
 import (
 	"fmt"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -80,7 +82,7 @@ func TestProcessInfo(t *testing.T) {
 }
 
 // TestMCPSession: the session that LangBot makes for MCP servers asks for a network, and gets
-// a box without one by the documented set-up: all else works, and all views warn.
+// one by the documented set-up, which leads to no private address.
 func TestMCPSession(t *testing.T) {
 	w := begin(t)
 	b := w.bot("i", "w")
@@ -93,7 +95,7 @@ func TestMCPSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s["network"] != "on" || len(s["warnings"].([]any)) != 1 {
+	if s["network"] != "on" || s["warnings"] != nil {
 		t.Errorf("%s", show(s))
 	}
 	b.launch("mcp-shared", "server", "sh", "-c", "while read -r line; do echo \"$line\"; done")
@@ -101,11 +103,54 @@ func TestMCPSession(t *testing.T) {
 		t.Errorf("interfaces: %v", r)
 	}
 	list, err := w.every.Sessions(t.Context())
-	if err != nil || len(list) != 1 || list[0].Network || len(list[0].Warnings) != 1 || !strings.Contains(list[0].Warnings[0], "langbot.network_on") {
+	if err != nil || len(list) != 1 || !list[0].Network || len(list[0].Warnings) != 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if log := w.LogTail(50); !strings.Contains(log, "boxes have no network yet") {
-		t.Errorf("the log says\n%s", log)
+	if r := b.exec(asked, "curl -sS -m 20 http://169.254.169.254/latest/ http://10.0.0.1/"); strings.Count(r.Stdout, "is not allowed") != 2 {
+		t.Errorf("private addresses: %v", r)
+	}
+}
+
+// TestMCPNetwork: an MCP server over stdio, in a session with network "on", reaches what the rules of
+// LangBot's profile allow, and nothing else. With "off", or langbot.network_on offline, it reaches
+// nothing.
+func TestMCPNetwork(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%s for you\n", r.URL.Path[1:]) })}
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+	at := l.Addr().String()
+	// A tool server: a request is a line, and so is the answer.
+	const tool = `import sys, urllib.request
+for line in sys.stdin:
+    try:
+        print(urllib.request.urlopen(line.strip(), timeout=20).read().decode().strip(), flush=True)
+    except Exception as e:
+        print("error:", e, flush=True)
+`
+	for _, on := range []string{"extended", "offline"} {
+		w := begin(t, "--config", configFile(t, fmt.Sprintf("langbot: {network_on: %s}\nprofiles: {langbot: {network_rules: {public: false, allow: [%q]}}}\n", on, at)))
+		b := w.bot("i", "w")
+		for session, want := range map[string]bool{"on": on == "extended", "off": false} {
+			asked := spec(session, object{"network": session})
+			b.call("box_create_session", asked)
+			b.launch(session, "tool", "python3", "-c", tool)
+			relay := b.attach(session, "tool")
+			say(t, relay, "http://"+at+"/weather")
+			if got := next(t, relay); strings.Contains(got, "weather for you") != want {
+				t.Errorf("%s: session with network %s: %q", on, session, got)
+			}
+			say(t, relay, "http://10.0.0.1/")
+			if got := next(t, relay); !strings.Contains(got, "error") || want && !strings.Contains(got, "403") {
+				t.Errorf("%s: session with network %s, private address: %q", on, session, got)
+			}
+			if r := b.exec(asked, "curl -sS http://"+at+"/news"); strings.Contains(r.Stdout, "news for you") != want {
+				t.Errorf("%s: session with network %s: %v", on, session, r)
+			}
+		}
 	}
 }
 
@@ -155,12 +200,13 @@ func TestPreview(t *testing.T) {
 }
 
 func TestProcessStop(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	// Its stdin is closed first: a filter ends by itself.
 	b.launch("s", "filter", "sh", "-c", "trap '' TERM; echo > /workspace/up3; cat; echo eof > /workspace/filter")
-	b.launch("s", "polite", "sh", "-c", `trap 'echo term > /workspace/polite; exit 0' TERM; echo > /workspace/up; while :; do sleep 0.05; done`)
+	b.launch("s", "polite", "sh", "-c", `trap 'echo term > /workspace/polite; exit 0' TERM; echo > /workspace/up; `+testutil.SignalLoop)
 	b.launch("s", "stubborn", "sh", "-c", `trap '' TERM; echo > /workspace/up2; while :; do sleep 0.05; done`)
 	b.sh(spec("s", nil), "while ! test -f /workspace/up2 -a -f /workspace/up -a -f /workspace/up3; do sleep 0.01; done")
 	for _, id := range []string{"filter", "polite"} {

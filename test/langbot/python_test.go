@@ -10,6 +10,7 @@ import (
 // TestPythonClient connects with the WebSocket library that LangBot's client is built
 // on: its offers of compression, its fragments, its pings.
 func TestPythonClient(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	const python = "/usr/bin/python3"
 	if err := exec.Command(python, "-c", "import websockets").Run(); err != nil {

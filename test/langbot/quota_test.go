@@ -9,6 +9,7 @@ import (
 
 // TestWorkspaceQuota: a full workspace affects its writer only.
 func TestWorkspaceQuota(t *testing.T) {
+	t.Parallel()
 	w := begin(t)
 	b, other := w.bot("i", "w"), w.bot("i", "v")
 	s := spec("s", object{"workspace_quota_mb": 8, "timeout_sec": 60})
@@ -113,6 +114,7 @@ type guarantee struct {
 
 // TestReadiness: each guarantee that is true was measured on this host, and each other one has a reason.
 func TestReadiness(t *testing.T) {
+	t.Parallel()
 	b := begin(t).bot("i", "w")
 	var got readiness
 	if status := b.w.get("/readyz", &got); status != 200 || !got.Ready || got.Mode != "standard" || got.Backend["available"] != true || !got.Checks["backend_available"] {

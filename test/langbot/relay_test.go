@@ -80,6 +80,7 @@ func say(t *testing.T, ws *websocket.Conn, text string) {
 
 // TestRelayLines: one message per line, whatever the pieces that the process wrote.
 func TestRelayLines(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // again kills the daemon and starts it anew.
@@ -25,6 +27,7 @@ func (w *world) again() {
 // TestRestart: sessions and processes outlive the daemon, and a relay goes on where it
 // was, with every line once.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"killed", "stopped"} {
 		t.Run(how, func(t *testing.T) {
 			if how == "stopped" {
@@ -110,6 +113,7 @@ func TestFenceOutlivesTheDaemon(t *testing.T) {
 
 // TestDaemonStops: clients learn that the server is stopping.
 func TestDaemonStops(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	w := begin(t)
 	b := w.bot("i", "w")
@@ -144,10 +148,11 @@ func TestDaemonStops(t *testing.T) {
 
 // TestConnectionLost: what a connection has asked for ends with it, and nothing else does.
 func TestConnectionLost(t *testing.T) {
+	t.Parallel()
 	b := begin(t).bot("i", "w")
 	s := spec("s", object{"host_path": b.w.shared})
 	b.launchAfter(s, "s", "p", "sleep", "1000")
-	_, err := b.Begin(&b.at, "box_exec", spec("s", object{"host_path": b.w.shared, "timeout_sec": 600, "cmd": `trap 'echo > termed' TERM; echo $$ > up; while :; do sleep 0.05; done`}))
+	_, err := b.Begin(&b.at, "box_exec", spec("s", object{"host_path": b.w.shared, "timeout_sec": 600, "cmd": `trap 'echo > termed' TERM; echo $$ > up; ` + testutil.SignalLoop}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,6 +140,7 @@ func TestBackground(t *testing.T) {
 }
 
 func TestTimeoutEndsTheSession(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", object{"timeout_sec": 1})
@@ -149,7 +150,7 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	b.refused("BoxSessionNotFoundError", "box_get_session", object{"session_id": "s"})
-	if out := b.sh(s, "ls /tmp /workspace"); strings.Contains(out, "f\n") || strings.HasSuffix(out, "f") {
+	if out := b.sh(spec("s", object{"timeout_sec": 60}), "ls /tmp /workspace"); strings.Contains(out, "f\n") || strings.HasSuffix(out, "f") {
 		t.Errorf("the session is a new one, and has %q", out)
 	}
 	r = b.exec(s, "echo said >&2; trap '' TERM; sleep 60")
@@ -161,7 +162,7 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 	if r := b.exec(s, "echo mine > kept; sleep 60"); r.Status != "timed_out" {
 		t.Errorf("%v", r)
 	}
-	if out := b.sh(s, "cat kept"); out != "mine" {
+	if out := b.sh(spec("h", object{"timeout_sec": 60, "host_path": b.w.shared}), "cat kept"); out != "mine" {
 		t.Errorf("%q", out)
 	}
 }
@@ -169,6 +170,7 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 // TestTimeoutEndsOthers: if the timeout of one command ends the session, the error of another command in it
 // says so, instead of reporting an end of its own.
 func TestTimeoutEndsOthers(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", nil)
@@ -188,11 +190,12 @@ func TestTimeoutEndsOthers(t *testing.T) {
 
 // TestTimeoutEndsTheCommand is the operator's other choice.
 func TestTimeoutEndsTheCommand(t *testing.T) {
+	t.Parallel()
 	anyKernel(t)
 	b := begin(t, "--config", configFile(t, "langbot: {timeout_ends: command}\n")).bot("i", "w")
-	s := spec("s", object{"timeout_sec": 1})
+	s := spec("s", object{"timeout_sec": 60})
 	b.sh(s, "echo kept > /tmp/f")
-	if r := b.exec(s, "sleep 60"); r.Status != "timed_out" {
+	if r := b.exec(spec("s", object{"timeout_sec": 1}), "sleep 60"); r.Status != "timed_out" {
 		t.Errorf("%v", r)
 	}
 	if out := b.sh(s, "cat /tmp/f"); out != "kept" {
@@ -253,7 +256,7 @@ func TestCapacity(t *testing.T) {
 // TestExpiry: an unused session ends; one in which a process runs does not.
 func TestExpiry(t *testing.T) {
 	anyKernel(t)
-	b := begin(t, "--config", configFile(t, "profiles: {langbot: {idle_ttl: 1s}}\n")).bot("i", "w")
+	b := begin(t, "--config", configFile(t, "profiles: {langbot: {idle_ttl: 3s}}\n")).bot("i", "w")
 	b.call("box_create_session", spec("idle", nil))
 	b.call("box_create_session", spec("kept", object{"persistent": true}))
 	b.call("box_create_session", spec("busy", nil))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -255,6 +256,22 @@ func inGroup(names ...string) counter {
 			}
 		}
 		return 0, fmt.Errorf("box %q has no %q in its control groups", s.id, names)
+	}
+}
+
+// least is the lowest of several reads: while the kernel refuses a fork, it has already counted it
+// (pids_try_charge in kernel/cgroup/pids.c), so one read can be one above the limit.
+func least(c counter) counter {
+	return func(s *scene) (int64, error) {
+		lowest := int64(math.MaxInt64)
+		for range 5 {
+			n, err := c(s)
+			if err != nil {
+				return 0, err
+			}
+			lowest = min(lowest, n)
+		}
+		return lowest, nil
 	}
 }
 

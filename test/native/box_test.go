@@ -73,6 +73,7 @@ func TestClose(t *testing.T) {
 // TestSameID: an ID can be used once in an engine, and a second attempt does not harm the first box. Another
 // engine has IDs of its own.
 func TestSameID(t *testing.T) {
+	testutil.Long(t)
 	e, other := start(t), start(t)
 	const id = "boxd-test-same-id"
 	b := create(t, e, engine.Spec{ID: id})
@@ -98,6 +99,7 @@ func TestSameID(t *testing.T) {
 
 // TestCreateCanceled leaves nothing: TestMain and the state directory tell.
 func TestCreateCanceled(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, after := range []time.Duration{0, time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
@@ -168,6 +170,7 @@ func TestIdleBoxes(t *testing.T) {
 
 // TestInvalid: a refusal names field, value and rule in one line, before anything is built.
 func TestInvalid(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	b := create(t, e, engine.Spec{})
 	mount := func(source, target string) engine.Spec {

@@ -13,6 +13,7 @@ import (
 
 // TestNoDataDirectory: boxes do not need one, and requests for a volume get the reason why there is none.
 func TestNoDataDirectory(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	err := s.MakeVolume(t.Context(), engine.Volume{Name: "v", Bytes: mib})
 	if !errors.Is(err, engine.ErrUnenforceable) || !strings.Contains(err.Error(), "--data-dir") {
@@ -34,6 +35,7 @@ func TestNoDataDirectory(t *testing.T) {
 // TestOpenDataDirectory: one that others can write to is not used until that is put
 // right.
 func TestOpenDataDirectory(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	if err := os.RemoveAll(s.data); err != nil {
 		t.Fatal(err)
@@ -56,6 +58,7 @@ func TestOpenDataDirectory(t *testing.T) {
 
 // TestDataDirectoryIsNoSource: what root keeps there must not be anybody's to write.
 func TestDataDirectoryIsNoSource(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	s.make("v", mib, 0, "/x")
 	for _, source := range []string{s.data, filepath.Dir(s.data), s.data + "/v.img", s.dir} {

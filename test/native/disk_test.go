@@ -121,6 +121,7 @@ func TestOpenFilesDefault(t *testing.T) {
 
 // TestOutputLimit floods each stream.
 func TestOutputLimit(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	const limit = 100_000
 	for _, c := range []struct {

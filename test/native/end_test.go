@@ -25,6 +25,7 @@ var stubborn = []struct{ name, script string }{
 
 // TestTimeout: whatever a command started is gone when its timeout is reported.
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	b := newBox(t, engine.Spec{})
 	for _, c := range stubborn {
 		t.Run(c.name, func(t *testing.T) {
@@ -43,11 +44,12 @@ func TestTimeout(t *testing.T) {
 // TestTimeoutIsGentle: a command has its grace to say goodbye, and its whole tree
 // hears of it.
 func TestTimeoutIsGentle(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	c := shell(`trap 'echo parent; wait; exit 7' TERM
-		setsid sh -c 'trap "echo child; exit" TERM; while :; do sleep 0.05; done' & 
-		while :; do sleep 0.05; done`)
+		setsid sh -c 'trap "echo child; exit" TERM; ` + testutil.SignalLoop + `' &
+		while :; do wait; sleep 0.05; done`)
 	c.Timeout, c.Grace = patience/30, patience // both traps must be set by then
 	o := run(t, b, c)
 	want(t, o, engine.TimedOut, 124)
@@ -59,6 +61,7 @@ func TestTimeoutIsGentle(t *testing.T) {
 
 // TestTimeoutNotReached: no trace of one that was far off.
 func TestTimeoutNotReached(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	c := shell("exit 4")
 	c.Timeout = time.Hour
@@ -67,6 +70,7 @@ func TestTimeoutNotReached(t *testing.T) {
 
 // TestCancel: the caller's context ends a command at once, with all it started.
 func TestCancel(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	for _, c := range stubborn {
 		t.Run(c.name, func(t *testing.T) {
@@ -97,6 +101,7 @@ func TestCancel(t *testing.T) {
 // TestCancelGrace: with a grace, the whole tree first gets SIGTERM, including background processes that were
 // to be kept. Processes that ignore it are killed.
 func TestCancelGrace(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	for _, c := range []struct {
 		name, script string
@@ -105,9 +110,9 @@ func TestCancelGrace(t *testing.T) {
 		said         string
 	}{
 		{"listens", `trap 'wait; echo parent; exit 7' TERM
-			setsid sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.05; done' &
-			while :; do sleep 0.05; done`, patience, 7, "child\nparent\n"},
-		{"does not", `trap "echo heard" TERM; echo ready; while :; do sleep 0.05; done`, 300 * time.Millisecond, -1, "heard\n"},
+			setsid sh -c 'trap "echo child; exit" TERM; echo ready; ` + testutil.SignalLoop + `' &
+			while :; do wait; sleep 0.05; done`, patience, 7, "child\nparent\n"},
+		{"does not", `trap "echo heard" TERM; echo ready; ` + testutil.SignalLoop, 300 * time.Millisecond, -1, "heard\n"},
 		{"left behind", `sh -c 'trap "" TERM; echo ready; sleep 1000' & exec sleep 1000`, 300 * time.Millisecond, -1, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -153,6 +158,7 @@ func TestCancelGrace(t *testing.T) {
 
 // TestSignal: a signal goes to the first process, as kill(1) would send it.
 func TestSignal(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGKILL} {
 		out := newScreen()
@@ -171,9 +177,10 @@ func TestSignal(t *testing.T) {
 
 // TestSignalOtherUser: the agent may signal the commands of every user.
 func TestSignalOtherUser(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	out := newScreen()
-	c := shell("trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done")
+	c := shell("trap 'exit 5' USR1; echo ready; " + testutil.SignalLoop)
 	c.Stdout, c.User = out, &engine.User{UID: 1000, GID: 1000}
 	p := begin(t, b, c)
 	out.await(t, "ready")

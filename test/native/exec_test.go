@@ -17,6 +17,7 @@ import (
 
 // TestNoShell: what a shell would expand arrives as it was given.
 func TestNoShell(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	args := []string{"$HOME", "`id`", "$(id)", ";", "&&", "|", ">", "*", "~", "a b", "", " ", "\n", "'", `"`, `\`, "-c", "--", "ä€", "\xff\xfe", "#"}
 	o := run(t, b, python("import sys, os, json; print(json.dumps([list(os.fsencode(a)) for a in sys.argv[1:]]))", args...))
@@ -41,6 +42,7 @@ func TestNoShell(t *testing.T) {
 // TestEnvironment: a command has only the given variables, those that programs take for granted, and the number
 // of processors of the box if the host has more.
 func TestEnvironment(t *testing.T) {
+	testutil.Long(t)
 	t.Setenv("BOXD_TEST_SECRET", "hunter2")
 	b := newBox(t, engine.Spec{})
 	defaults := map[string]string{
@@ -114,6 +116,7 @@ func TestCredentials(t *testing.T) {
 }
 
 func TestDir(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	b := create(t, e, engine.Spec{})
 	wantOutput(t, b, `ln -s /proc/self/fd /tmp/to-fd; ln -s /proc /tmp/to-proc; ln -s /usr/bin /tmp/to-bin; ln -s loop /tmp/loop; mkdir -m 0 /tmp/closed; touch /tmp/file; echo ok`, "ok\n")
@@ -174,6 +177,7 @@ func TestDir(t *testing.T) {
 
 // TestExitStatus: all 256 of them, and every signal that can end a process.
 func TestExitStatus(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	step := 1
 	if testing.Short() {
@@ -194,6 +198,7 @@ func TestExitStatus(t *testing.T) {
 }
 
 func TestStartErrors(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	b := create(t, e, engine.Spec{})
 	wantOutput(t, b, `set -e; cd /tmp; echo echo hi > plain; echo hi > text; chmod 755 text; cp /bin/true mode; chmod 644 mode; printf '#!/nowhere\n' > interp; chmod 755 interp
@@ -246,6 +251,7 @@ func TestDescriptors(t *testing.T) {
 // TestSession: every command is the leader of a session without a terminal, with
 // no signal blocked or ignored.
 func TestSession(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	o := run(t, b, python(`
 import os, signal

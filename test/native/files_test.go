@@ -405,6 +405,7 @@ while not os.path.exists("stop"):
 
 // TestFilesMounts: mounts keep their rules, and a tree is not removed across them.
 func TestFilesMounts(t *testing.T) {
+	testutil.Long(t)
 	ro, rw := hostDir(t, 0, 0), hostDir(t, 0, 0)
 	for _, dir := range []string{ro, rw} {
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, "file"), []byte("host"), 0o644), os.MkdirAll(filepath.Join(dir, "tree/in"), 0o755)); err != nil {
@@ -436,6 +437,7 @@ func TestFilesMounts(t *testing.T) {
 // TestFilesTimeout: an operation that something in the box stops, or that gets no
 // content, ends in time and leaves nothing.
 func TestFilesTimeout(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	stopper := begin(t, b, python(`
 import os, signal, sys
@@ -480,6 +482,7 @@ while True:
 
 // TestFilesNoProcesses: a box at its pids limit says so.
 func TestFilesNoProcesses(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{Limits: engine.Limits{PIDs: 8}})
 	for n := range 8 {
 		p := begin(t, b, shell("exec sleep 1000"))
@@ -500,6 +503,7 @@ func TestFilesNoProcesses(t *testing.T) {
 
 // TestFilesOfLostBox: the error says that the box is gone.
 func TestFilesOfLostBox(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	remove(t, b)
 	_, err := files.Stat(t.Context(), b, asUser, "/")

@@ -111,6 +111,8 @@ func healthWithin(t *testing.T, s *native.Service, words ...string) {
 // TestHangingCreates: creates that hang in the kernel block no other request. Their clients, and health checks,
 // get the step at which they hang. Nothing is left.
 func TestHangingCreates(t *testing.T) {
+	t.Parallel()
+	testutil.Long(t)
 	source, freeMount := testutil.StuckFS(t)
 	s, dir := newService(t)
 	healthWithin(t, s)

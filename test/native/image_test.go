@@ -53,6 +53,7 @@ func TestPlaces(t *testing.T) {
 
 // TestPrograms: real programs work as they do on the host, with the same output.
 func TestPrograms(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, c := range []struct {
 		name, needs, script string

@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
 // TestLongStateDir: a state directory may be deeper than the address of a socket
 // is long.
 func TestLongStateDir(t *testing.T) {
+	testutil.Long(t)
 	dir := filepath.Join(stateDir(t), strings.Repeat("deep", 40))
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		t.Fatal(err)

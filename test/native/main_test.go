@@ -3,10 +3,12 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,17 +70,26 @@ func stateDir(t testing.TB) string {
 // wantCleanState checks that an engine left only what the next one uses again.
 func wantCleanState(t testing.TB, dir string) {
 	t.Helper()
+	if err := leftIn(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+// leftIn returns an error that names what is left in the state directory.
+func leftIn(dir string) error {
+	var left []error
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		switch rel, _ := filepath.Rel(dir, path); rel {
 		case ".", "lock", "ids", "spare":
 		default:
-			t.Errorf("left in the state directory: %q", rel)
+			left = append(left, fmt.Errorf("left in the state directory: %q", rel))
 		}
 		return err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
+		left = append(left, err)
 	}
+	return errors.Join(left...)
 }
 
 // create makes a box that is removed with the test.
@@ -103,10 +114,46 @@ func remove(t testing.TB, b engine.Box) {
 	}
 }
 
-// newBox is create in an engine of its own.
+// newBox is create in an engine of its own; with -short in one that all tests share, since the start
+// of a launcher takes an emulated processor seconds.
 func newBox(t testing.TB, spec engine.Spec) engine.Box {
 	t.Helper()
-	return create(t, start(t), spec)
+	if !testing.Short() {
+		return create(t, start(t), spec)
+	}
+	testutil.RequireRoot(t)
+	_, initPath := testutil.BuildBinaries(t)
+	e, err := shared(initPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return create(t, e, spec)
+}
+
+var (
+	sharedOnce sync.Once
+	sharedBy   engine.Engine
+	errShared  error
+)
+
+// shared returns the engine that lives until the tests have ended.
+func shared(initPath string) (engine.Engine, error) {
+	sharedOnce.Do(func() {
+		var dir string
+		if dir, errShared = os.MkdirTemp("/run", "boxd-test-"); errShared != nil {
+			return
+		}
+		testutil.AfterTests(func() error { return os.RemoveAll(dir) })
+		if errShared = os.Chmod(dir, 0o711); errShared != nil {
+			return
+		}
+		var e *native.Engine
+		if e, errShared = native.Start(context.Background(), native.Options{InitPath: initPath, StateDir: dir}); errShared == nil {
+			sharedBy = e
+			testutil.AfterTests(func() error { return errors.Join(e.Close(), leftIn(dir)) })
+		}
+	})
+	return sharedBy, errShared
 }
 
 // outcome is a result with the output.

@@ -13,6 +13,7 @@ import (
 // Clients come and go in the middle of input and output. Every byte arrives once, and the process stays the
 // same.
 func TestManagedOutlivesClients(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	dir := stateDir(t)
 	socket := startService(t, dir, 0)

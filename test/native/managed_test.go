@@ -138,6 +138,7 @@ func TestManaged(t *testing.T) {
 }
 
 func TestManagedEndings(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
 	for i, c := range []struct {
@@ -243,6 +244,7 @@ func TestManagedBulk(t *testing.T) {
 
 // Without a reader the process waits; later a reader gets everything.
 func TestManagedBackPressure(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `
 import os, sys
@@ -283,6 +285,7 @@ os.write(1, b"y")
 
 // The end of a process is reported even if its output is never read.
 func TestManagedEndsUnread(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `import os; [os.write(1, b"x" * 1024) for i in range(60)]`)
 	m.History = 64 << 10
@@ -324,6 +327,7 @@ func TestManagedDropOldest(t *testing.T) {
 }
 
 func TestManagedInput(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	ctx := patient(t)
 	p := launch(t, b, managedShell("a", "sha256sum"))
@@ -360,6 +364,7 @@ func TestManagedInput(t *testing.T) {
 }
 
 func TestManagedInputOfNobody(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", "exec <&-; echo closed; sleep 1000"))
 	buf := make([]byte, 10)
@@ -388,6 +393,7 @@ func TestManagedInputOfNobody(t *testing.T) {
 }
 
 func TestManagedTerminal(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `
 import os, signal, sys
@@ -443,6 +449,7 @@ sys.exit(6)
 
 // A shell with line editing sees the end of its input, even if that came before it listened.
 func TestManagedTerminalAtItsEnd(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedShell("a", "exec bash --norc")
 	m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
@@ -472,6 +479,7 @@ func TestManagedTerminalEnd(t *testing.T) {
 
 // The streams can be opened by name, by another user than PID 1's.
 func TestManagedDevStdio(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	p := launch(t, b, managedShell("a", `read x </dev/stdin; echo "out $x" >/dev/stdout; echo "err $x" >/dev/stderr`))
 	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x\n")); err != nil {
@@ -485,7 +493,7 @@ func TestManagedDevStdio(t *testing.T) {
 
 func TestManagedTree(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", `trap 'echo term' TERM; (setsid sleep 1000 & setsid sleep 1001 &) ; echo up; while :; do sleep 0.01; done`))
+	p := launch(t, b, managedShell("a", `trap 'echo term' TERM; (setsid sleep 1000 & setsid sleep 1001 &) ; echo up; `+testutil.SignalLoop))
 	r := &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout}
 	buf := make([]byte, 8)
 	if _, err := io.ReadFull(r, buf[:3]); err != nil {
@@ -549,6 +557,7 @@ func TestManagedMany(t *testing.T) {
 }
 
 func TestManagedRefused(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", "exit 0"))
 	await(t, p)
@@ -588,6 +597,7 @@ func TestManagedRefused(t *testing.T) {
 
 // PID 1 dies: the result says so and invents nothing, and earlier output can still be read.
 func TestManagedBoxLost(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", "echo before; cat"))
 	q := launch(t, b, managedShell("b", "exit 9"))
@@ -624,6 +634,7 @@ func TestManagedBoxLost(t *testing.T) {
 
 // A reader that is slower than the removal of its box still gets all that was written.
 func TestManagedHold(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	ended := launch(t, b, managedShell("a", "echo kept"))
 	lost := launch(t, b, managedShell("b", "echo kept; exec sleep 1000"))
@@ -719,6 +730,7 @@ func killInit(t testing.TB, b engine.Box) {
 // A process that enlarges its pipe beyond the reserved room, fills it and exits does not stay alive because of
 // that, however little is read. The oldest output is dropped, and reported as gone.
 func TestManagedEnlargedPipe(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `

@@ -76,6 +76,7 @@ func (k *shortKeeper) fail(t *testing.T, dir string, few int) {
 // TestServiceShortage: a launcher that has not enough descriptors to start, or to take
 // over its boxes, leaves them alone, and the next one that has takes them over.
 func TestServiceShortage(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	dir := stateDir(t)
 	k := startShortKeeper(t, dir)
@@ -224,6 +225,7 @@ func TestServiceLeftover(t *testing.T) {
 // TestServiceFullStateDir: a mount that cannot be put on record is not made. The next
 // launcher would not know of it.
 func TestServiceFullStateDir(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	b := createLive(t, s, engine.Spec{ID: "full"})
 	source, m := workspace(t, 0, 0)

@@ -112,6 +112,7 @@ func noiseZip(t testing.TB, files, size int) []byte {
 
 // TestSkillsFull: a full volume is one clear line, and nothing is half done.
 func TestSkillsFull(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	store := newSkillStore(t, s, 8*mib, 128)
 	if v, _ := s.state("skills"); v.By == engine.ByProjectQuota {

@@ -130,6 +130,7 @@ func skillZip(t *testing.T, names ...string) []byte {
 
 // TestSkillsDeleteFull: a store that is full can be emptied, whatever it lacks.
 func TestSkillsDeleteFull(t *testing.T) {
+	testutil.Long(t)
 	s := newSmallStore(t, 100)
 	s.must("box_create_skill", map[string]any{"skill": map[string]any{"name": "big"}}, `"name":"big"`)
 	if err := os.WriteFile(filepath.Join(s.dir, "big/f"), make([]byte, 8<<20), 0o644); !errors.Is(err, unix.ENOSPC) {
@@ -153,6 +154,7 @@ func TestSkillsDeleteFull(t *testing.T) {
 
 // TestSkillsNamesFull: a name stays whose it is where there is no room to give it away.
 func TestSkillsNamesFull(t *testing.T) {
+	testutil.Long(t)
 	s := newSmallStore(t, 100)
 	for _, name := range []string{"one", "broken"} {
 		s.must("box_install_skill_zip", map[string]any{"file_key": s.send(skillZip(t, name)), "filename": name + ".zip"}, name)

@@ -136,6 +136,7 @@ func (failing) Read([]byte) (int, error) { return 0, errors.New("reader broke") 
 // TestStdinNeverComes: a reader that blocks for ever does not hold up the end of
 // a command that does not wait for it.
 func TestStdinNeverComes(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	r, w := io.Pipe()
 	defer w.Close()
@@ -173,6 +174,7 @@ func TestOutputToFile(t *testing.T) {
 
 // TestOutputToPipe: the command gets the caller's own pipe, and its output is not counted.
 func TestOutputToPipe(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -194,6 +196,7 @@ func TestOutputToPipe(t *testing.T) {
 
 // TestStreamsArrive: output comes when it is written, not at the end.
 func TestStreamsArrive(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	in, feed := io.Pipe()
 	out := newScreen()
@@ -216,6 +219,7 @@ func TestStreamsArrive(t *testing.T) {
 // TestWriterFails: if a writer of the caller fails, the command ends as if its reader had left, and the caller gets the
 // error.
 func TestWriterFails(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	full := errors.New("disk is full")
 	p := begin(t, b, engine.Command{Args: []string{"cat", "/dev/zero"}, Stdout: brokenWriter{full}})

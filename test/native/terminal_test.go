@@ -47,6 +47,7 @@ func TestTerminal(t *testing.T) {
 // TestTerminalAtItsEnd: without input a program at a terminal sees the end of file, also
 // one that changes the terminal's mode before it reads, or reads again.
 func TestTerminalAtItsEnd(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	for _, in := range []io.Reader{nil, strings.NewReader("")} {
 		for _, args := range [][]string{{"bash", "--norc"}, {"sh", "-c", "cat; cat"}, {"python3", "-i", "-c", ""}} {
@@ -87,6 +88,7 @@ sys.stdin.read()
 }
 
 func TestTerminalResize(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	p, out, _ := openTerminal(t, b, python(`
 import os, signal
@@ -120,6 +122,7 @@ while True:
 
 // TestTerminalKeys: ^C, ^Z, ^\ and ^D do what they do at any terminal.
 func TestTerminalKeys(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	p, out, keyboard := openTerminal(t, b, shell("echo ready; exec sleep 3600"))
 	out.await(t, "ready")
@@ -148,6 +151,7 @@ func TestTerminalKeys(t *testing.T) {
 
 // TestTerminalJobs: a shell with job control, as a person uses it.
 func TestTerminalJobs(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	p, out, keyboard := openTerminal(t, b, engine.Command{Args: []string{"bash", "--norc", "--noprofile", "-i"}, Env: []string{"PS1=prompt> "}})
 	out.await(t, "prompt> ")
@@ -207,6 +211,7 @@ func (s *slowOnce) Write(p []byte) (int, error) {
 
 // What a command has written to its terminal is not lost because its reader is slow.
 func TestTerminalTail(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	for _, background := range []string{"", "; sleep 30 &"} {

@@ -118,6 +118,7 @@ func available(t *testing.T, b engine.Box) (kib int) {
 // TestVisibleUse: what commands use is seen while they run and gone when they have ended, and their
 // time passes.
 func TestVisibleUse(t *testing.T) {
+	t.Parallel()
 	b := newBox(t, engine.Spec{Limits: few.limits()})
 	if kib := available(t, b); kib < 400<<10 || kib > 512<<10 {
 		t.Errorf("%d KiB available in a new box", kib)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -117,6 +118,9 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	if r.BootID != boot {
 		return nil, errors.New("it is from before the last boot")
 	}
+	if slices.ContainsFunc(r.Spec.Mounts, func(m engine.Mount) bool { return m.Layer != "" && !spec.IsLayerID(m.Layer) }) {
+		return nil, errors.New("it writes a layer, which ended with the last launcher")
+	}
 	b.init()
 	b.spec, b.record, b.pid = r.Spec, r, r.PID
 	b.stale = true // the previous launcher may not have shown the last limits
@@ -127,6 +131,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	defer func() {
 		if err != nil {
 			l.storage.dropAll(id)
+			l.layers.dropAll(id)
 			b.pidfd.Close() // nil files are fine
 			if b.group != nil {
 				b.watcher.Remove(b.group)
@@ -199,11 +204,15 @@ func (l *Launcher) findInit(b *box) error {
 	return nil
 }
 
-// findMounts finds out which recorded mounts exist. A launcher may have been killed between
-// mounting and recording.
+// findMounts holds the layers of the box's root, and finds out which recorded mounts exist. A
+// launcher may have been killed between mounting and recording.
 func (l *Launcher) findMounts(b *box) error {
+	for _, id := range b.spec.Layers {
+		l.layers.holdAdopted(id, b.id)
+	}
 	return b.withNS(func(ns mounts.NS) error {
 		for _, m := range b.record.Mounts {
+			l.layers.holdAdopted(m.Layer, b.id) // whether or not it is mounted: it has no other use then
 			is, err := b.isMounted(ns, &m)
 			switch {
 			case err != nil && (isShortage(err) || b.stillThere() != nil):

@@ -3,6 +3,7 @@ package launcher
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/rootfs"
@@ -18,6 +19,20 @@ const agentID = engine.MaxID + 1
 // agentCaps are the capabilities that starting a command needs: to become the command's
 // user, to signal it, and to drop these capabilities.
 var agentCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP"}
+
+// unpackerCaps are those that user 0 of a box that unpacks has, which the agent passes on: for
+// the metadata of files. Without CAP_DAC_OVERRIDE it writes a directory before it makes it read-only.
+var unpackerCaps = []string{"CAP_CHOWN", "CAP_DAC_READ_SEARCH", "CAP_FOWNER"}
+
+// capsOf returns the capabilities of PID 1, and the form that they have in
+// /proc/<pid>/status: of agentCaps, bits 5 (KILL), 6 (SETGID), 7 (SETUID) and 8 (SETPCAP) of
+// capabilities(7); of unpackerCaps, bits 0 (CHOWN), 2 (DAC_READ_SEARCH) and 3 (FOWNER).
+func capsOf(spec engine.Spec) (names []string, mask string) {
+	if spec.Unpacks {
+		return slices.Concat(agentCaps, unpackerCaps), "00000000000001ed"
+	}
+	return agentCaps, "00000000000001e0"
+}
 
 // agentDebug keeps the agent small: it returns freed memory at once, and on a host whose
 // transparent_hugepage is "always" its few pages of heap do not become 2 MiB each
@@ -38,6 +53,7 @@ var agentProcs = fmt.Sprintf("GOMAXPROCS=%d", runtime.NumCPU())
 // run of libseccomp.
 func config(spec engine.Spec, id, root, dev, user, network string, base int) *configs.Config {
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
+	caps, _ := capsOf(spec)
 	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	return &configs.Config{
 		Rootfs:      root,
@@ -57,8 +73,8 @@ func config(spec engine.Spec, id, root, dev, user, network string, base int) *co
 		Hostname:        spec.Hostname,
 		NoNewPrivileges: true,
 		Capabilities: &configs.Capabilities{
-			Bounding: agentCaps, Effective: agentCaps, Permitted: agentCaps,
-			Inheritable: agentCaps, Ambient: agentCaps,
+			Bounding: caps, Effective: caps, Permitted: caps,
+			Inheritable: caps, Ambient: caps,
 		},
 		Cgroups: &cgroups.Cgroup{
 			Name:      id,

@@ -70,6 +70,12 @@ func (l *Launcher) greetAgent(b *box) error {
 		Spawners:  cgroups.SpawnerThreads,
 		Sockets:   maxSockets,
 	}
+	if b.spec.Unpacks {
+		m.Unpacks = true
+		if m.Filter, err = l.unpacker(); err != nil {
+			return fmt.Errorf("compiling seccomp filter: %w", err)
+		}
+	}
 	files := append([]*os.File{b.listener}, home...)
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {
 		return fmt.Errorf("setting up agent: %w", err)

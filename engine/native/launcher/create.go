@@ -9,11 +9,14 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/layers"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
 )
 
 // create builds a box in which commands can run. After a failure it removes the parts of the
@@ -181,10 +184,21 @@ func (l *Launcher) makeRoot(b *box) error {
 		UpperSize: b.spec.UpperSize,
 		Figures:   figures(groupLimits(b.spec.Limits, b.spec.AllowDegraded)),
 	}
-	if o.Writable {
+	for _, id := range b.spec.Layers {
+		files, err := l.openLayer(id, b.id)
+		if err != nil {
+			return err
+		}
+		defer files.Close()
+		o.Layers = append(o.Layers, files)
+	}
+	if o.Writable || len(o.Layers) > 0 {
 		ids := []mounts.IDRange{{Disk: 0, Host: uint32(b.lease.Base), Size: idRange}}
-		all := mounts.IDMap{UIDs: ids, GIDs: ids}
-		ns, err := b.mapping(all)
+		owners := mounts.IDMap{UIDs: ids, GIDs: ids}
+		if len(o.Layers) > 0 {
+			owners = layerMap(b.lease.Base)
+		}
+		ns, err := b.mapping(owners)
 		if err != nil {
 			return err
 		}
@@ -197,6 +211,24 @@ func (l *Launcher) makeRoot(b *box) error {
 	}
 	b.root = root
 	return nil
+}
+
+// openLayer opens the files of a published layer, and holds it for the box. The caller closes the
+// directory.
+func (l *Launcher) openLayer(id, box string) (*os.File, error) {
+	dir, err := l.layers.hold(id, box)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	files, err := linux.Openat2(dir, layers.Files, unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("layer %s: %w", spec.Quote(id), err)
+	}
+	return files, nil
 }
 
 // startInit has libcontainer build the namespaces and run the agent in them.

@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
+	"github.com/boxd/boxd/engine"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,4 +47,31 @@ func checkDataDir(dir string) error {
 			return nil
 		}
 	}
+}
+
+// dataStore is a store in the data directory that is opened when it is first needed.
+type dataStore[S any] struct {
+	dir string // the data directory
+
+	opening sync.Mutex
+	store   *S // nil until the data directory could be opened
+}
+
+// open opens the store, unless it is open. It tries each time, because the operator may have corrected
+// the data directory meanwhile.
+func (d *dataStore[S]) open(open func() (*S, error)) error {
+	d.opening.Lock()
+	defer d.opening.Unlock()
+	if d.store != nil {
+		return nil
+	}
+	if err := checkDataDir(d.dir); err != nil {
+		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
+	}
+	store, err := open()
+	if err != nil {
+		return fmt.Errorf("%w: data directory %q: %w", engine.ErrUnenforceable, d.dir, err)
+	}
+	d.store = store
+	return nil
 }

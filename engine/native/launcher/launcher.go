@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,7 +45,9 @@ type Launcher struct {
 	image    *rootfs.Host
 	deny     []string // trees that are never mounted
 	storage  *storage // nil without a data directory
-	filter   []byte   // the agents' seccomp program
+	layers   *layerStore
+	filter   []byte                 // the agents' seccomp program
+	unpacker func() ([]byte, error) // the same in boxes that unpack
 	networks *networks
 	waves    waves // of boxes that end with this launcher
 	views    views
@@ -82,7 +82,13 @@ func quietLibcontainer() {
 
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
-func Main(stateDir string) error {
+//
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR].
+func Main(args []string) error {
+	stateDir, dataDir, err := parseDirs(args)
+	if err != nil {
+		return err
+	}
 	// The launcher decides what others may read and enter, not the umask that it inherited.
 	unix.Umask(0o022)
 	// Only the client's end or SIGKILL ends the launcher. Signals to a whole session or
@@ -94,7 +100,7 @@ func Main(stateDir string) error {
 		return err
 	}
 	conn.RefuseFDs() // no request carries any
-	l, err := open(stateDir, nil)
+	l, err := open(stateDir, dataDir, nil)
 	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
 	if err != nil {
 		h.Error = err.Error()
@@ -122,8 +128,23 @@ func sayHello(conn *wire.Conn, h rpc.Hello) error {
 	return errors.Join(err, conn.Send(rpc.TypeHello, 0, body))
 }
 
-// open prepares everything that boxes have in common.
-func open(stateDir string, s *service) (l *Launcher, err error) {
+// parseDirs reads the arguments of the role "launcher" without --service.
+func parseDirs(args []string) (stateDir, dataDir string, err error) {
+	ok := len(args) == 2 || len(args) == 4 && args[2] == "--data-dir"
+	if !ok || args[0] != "--state-dir" {
+		return "", "", fmt.Errorf("arguments %q: must be --state-dir DIR [--data-dir DIR]", args)
+	}
+	if len(args) == 4 {
+		if dataDir = args[3]; dataDir != filepath.Clean("/"+dataDir) {
+			return "", "", fmt.Errorf("data directory %q: must be absolute and cleaned", dataDir)
+		}
+	}
+	return args[1], dataDir, nil
+}
+
+// open prepares everything that boxes have in common. Without a data directory, there are
+// neither volumes nor layers.
+func open(stateDir, dataDir string, s *service) (l *Launcher, err error) {
 	// Without a seal libcontainer would copy the binary for every box.
 	if !exeseal.IsSelfExeCloned() {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
@@ -138,19 +159,20 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 		// but commands in other boxes wait 10 to 20 % longer meanwhile.
 		creating: make(chan struct{}, runtime.NumCPU()),
 	}
-	if s != nil && s.DataDir != "" {
-		l.deny = append(l.deny, s.DataDir)
+	if dataDir != "" {
+		l.deny = append(l.deny, dataDir)
 	}
 	if l.filter, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp filter: %w", err)
 	}
-	if err := l.openHost(stateDir); err != nil {
+	l.unpacker = sync.OnceValues(seccomp.CompileUnpacker)
+	if err := l.openHost(stateDir, dataDir); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return l, nil
 }
 
-func (l *Launcher) openHost(stateDir string) error {
+func (l *Launcher) openHost(stateDir, dataDir string) error {
 	avoidHugePages()
 	if err := becomeSubreaper(); err != nil {
 		return err
@@ -186,6 +208,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if err := l.hideCgroups(); err != nil {
 		return err
 	}
+	l.openLayers(dataDir) // before boxes that have layers are adopted
 	if l.service != nil {
 		if err := l.openService(); err != nil {
 			return err
@@ -216,7 +239,7 @@ type client struct {
 	conn    *wire.Conn
 	sock    *net.UnixConn
 	greeted atomic.Bool    // Hello has been sent, and events may follow
-	creates sync.WaitGroup // requests for a box that are not answered yet
+	creates sync.WaitGroup // requests for a box or a new layer that are not answered yet
 	gone    chan struct{}  // closed when all its creates have been answered
 }
 
@@ -229,7 +252,8 @@ func (l *Launcher) serveClient(c *client) error {
 		}
 		cost := requestCost + len(frame.Body)
 		l.budget.take(cost) // the client waits, and at most one more frame is in memory
-		if frame.Type == rpc.TypeCreate {
+		creates := frame.Type == rpc.TypeCreate || frame.Type == rpc.TypeMakeLayer
+		if creates {
 			c.creates.Add(1)
 		}
 		w := l.works.request(c.conn, frame)
@@ -237,7 +261,7 @@ func (l *Launcher) serveClient(c *client) error {
 			defer l.budget.give(cost)
 			l.answer(w, frame)
 			switch {
-			case frame.Type == rpc.TypeCreate:
+			case creates:
 				c.creates.Done()
 			case frame.Type == rpc.TypeStop && l.service != nil:
 				_ = os.Remove(filepath.Join(l.service.StateDir, rpc.ClientFile)) // root names the next client anew
@@ -270,6 +294,7 @@ func (l *Launcher) discard(b *box) error {
 	}
 	if b.dir != "" { // otherwise another box has the name, and holds volumes under it
 		l.storage.dropAll(b.id)
+		l.layers.dropAll(b.id)
 	}
 	return nil
 }
@@ -304,6 +329,7 @@ func (l *Launcher) removeAgain(id string) error {
 		return fmt.Errorf("removing the rest of box %q: %w", id, err)
 	}
 	l.storage.dropAll(id)
+	l.layers.dropAll(id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.unremoved, id)
@@ -328,13 +354,14 @@ func (l *Launcher) close() error {
 	}
 	var errs []error
 	if l.service == nil {
-		errs = append(errs, l.discardAll())
+		errs = append(errs, l.discardAll(l.takeBoxes(anyBox)), l.abandonLayers(l.layers.unfinished()))
 	} else { // the boxes of a service stay
 		errs = append(errs, l.storage.close())
 		if l.service.watcher != nil {
 			errs = append(errs, l.service.watcher.Close())
 		}
 	}
+	errs = append(errs, l.layers.close())
 	if l.networks != nil {
 		l.networks.close()
 	}
@@ -383,12 +410,23 @@ func (l *Launcher) drain() error {
 	return fmt.Errorf("ending although requests hang: %s", l.works.text())
 }
 
-// discardAll destroys all boxes.
-func (l *Launcher) discardAll() error {
+func anyBox(*box) bool { return true }
+
+// takeBoxes removes the boxes for which match returns true from l.boxes. The caller destroys them.
+func (l *Launcher) takeBoxes(match func(*box) bool) (boxes []*box) {
 	l.mu.Lock()
-	boxes := slices.Collect(maps.Values(l.boxes))
-	clear(l.boxes)
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	for id, b := range l.boxes {
+		if match(b) {
+			boxes = append(boxes, b)
+			delete(l.boxes, id)
+		}
+	}
+	return boxes
+}
+
+// discardAll destroys boxes that takeBoxes has returned.
+func (l *Launcher) discardAll(boxes []*box) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(boxes))
 	for i, b := range boxes {

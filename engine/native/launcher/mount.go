@@ -60,16 +60,22 @@ func (l *Launcher) attachReserved(b *box, m engine.Mount) (at mounted, err error
 	if err := l.storage.hold(m.Volume, b.id); err != nil {
 		return at, err
 	}
-	defer func() {
-		if err != nil {
-			l.storage.drop(m.Volume, b.id)
-		}
-	}()
-	src, err := l.openSource(m, false)
+	open := func() (*source, error) { return l.openSource(m, false) }
+	if m.Layer != "" {
+		open = func() (*source, error) { return l.layerSource(m, b.id) }
+	}
+	src, err := open()
 	if err != nil {
+		l.storage.drop(m.Volume, b.id)
 		return at, err
 	}
 	defer src.Close()
+	defer func() {
+		if err != nil {
+			l.storage.drop(m.Volume, b.id)
+			l.layers.drop(m.Layer, b.id)
+		}
+	}()
 	at = mounted{Mount: m, ID: pending, Limit: l.sizeLimit(m, src.Source)}
 	if b.record != nil {
 		err := b.withNS(func(ns mounts.NS) (err error) {
@@ -101,8 +107,8 @@ func (b *box) reserveTarget(m engine.Mount) error {
 	target := m.Target
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.mounted) >= spec.MaxMounts {
-		return &engine.FieldError{Field: "mounts", Value: fmt.Sprint(len(b.mounted) + 1), Rule: fmt.Sprintf("must be at most %d: detach some first", spec.MaxMounts)}
+	if limit := b.spec.MaxMounts(); len(b.mounted) >= limit {
+		return &engine.FieldError{Field: "mounts", Value: fmt.Sprint(len(b.mounted) + 1), Rule: fmt.Sprintf("must be at most %d: detach some first", limit)}
 	}
 	for other, has := range b.mounted {
 		rule := ""
@@ -127,7 +133,9 @@ func (b *box) reserveTarget(m engine.Mount) error {
 func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) {
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
-	if m.Users && !isShared(src.UID) && !isShared(src.GID) {
+	if m.Layer != "" {
+		owner = layerMap(b.lease.Base)
+	} else if m.Users && !isShared(src.UID) && !isShared(src.GID) {
 		owner = mounts.UsersMap(mounts.Owner{UID: int(src.UID), GID: int(src.GID)}, mounts.Owner(user), uint32(b.lease.Base), sharedBase, idRange)
 		if err := openToUsers(src); err != nil {
 			return 0, err
@@ -138,7 +146,7 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 		return 0, err
 	}
 	defer ns.Close()
-	tree, err := src.Tree(mounts.TreeOptions{ReadOnly: m.ReadOnly, Map: owner, UserNS: ns})
+	tree, err := src.Tree(mounts.TreeOptions{ReadOnly: m.ReadOnly || spec.IsLayerID(m.Layer), Map: owner, UserNS: ns})
 	if err != nil {
 		return 0, fieldError(err)
 	}
@@ -176,6 +184,7 @@ func (l *Launcher) detach(b *box, target string) error {
 	} else {
 		delete(b.mounted, target)
 		l.storage.drop(m.Volume, b.id)
+		l.layers.drop(m.Layer, b.id)
 	}
 	b.mu.Unlock()
 	return errors.Join(fieldError(err), b.save())
@@ -234,6 +243,9 @@ func (b *box) takeTarget(target string) (mounted, error) {
 func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []string, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if b.spec.Unpacks && len(c.Attach) > 0 {
+		return nil, &engine.FieldError{Field: "attach", Value: fmt.Sprint(len(c.Attach)), Rule: "must be empty: a box that unpacks gets all its mounts when it is created"}
 	}
 	if again {
 		c = b.undone(c)

@@ -86,10 +86,15 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return onBox(l, r, func(m rpc.Outside) string { return m.ID }, (*box).handleOutside)
 	case rpc.TypeDiag:
 		return onBox(l, r, func(m rpc.Box) string { return m.ID }, (*box).handleDiag)
+	case rpc.TypeSockets:
+		return onBox(l, r, func(m rpc.Sockets) string { return m.ID }, (*box).handleSockets)
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
+	case rpc.TypeMakeLayer, rpc.TypePublishLayer, rpc.TypeAbandonLayer, rpc.TypeRemoveLayer, rpc.TypeLayers:
+		reply, err = l.handleLayers(r)
+		return reply, nil, err
 	}
 	if l.service != nil {
 		return l.handleService(r)
@@ -349,6 +354,24 @@ func (b *box) handleDiag(rpc.Box) (any, []*os.File, error) {
 		return nil, nil, b.orLost(fmt.Errorf("opening a socket in the network of box %q: %w", b.id, err))
 	}
 	return nil, []*os.File{diag}, nil
+}
+
+func (b *box) handleSockets(m rpc.Sockets) (any, []*os.File, error) {
+	// Each count is checked by itself first: their sum could overflow.
+	if len(m.Listen) > rpc.MaxSockets || m.IPv4 < 0 || m.IPv4 > rpc.MaxSockets || m.IPv6 < 0 || m.IPv6 > rpc.MaxSockets ||
+		len(m.Listen)+m.IPv4+m.IPv6 > rpc.MaxSockets {
+		return nil, nil, &engine.FieldError{Field: "sockets", Value: fmt.Sprintf("%d listening, %d and %d", len(m.Listen), m.IPv4, m.IPv6), Rule: fmt.Sprintf("must be at most %d together", rpc.MaxSockets)}
+	}
+	for _, at := range m.Listen {
+		if !at.Addr().Unmap().IsLoopback() || at.Addr().Zone() != "" {
+			return nil, nil, &engine.FieldError{Field: "listen", Value: spec.Quote(at.String()), Rule: "must be an address of loopback, such as 127.0.0.1:3128"}
+		}
+	}
+	sockets, err := netns.Sockets(b.pidfd, m.Listen, m.IPv4, m.IPv6)
+	if err != nil {
+		return nil, nil, b.orLost(fmt.Errorf("opening sockets in the network of box %q: %w", b.id, err))
+	}
+	return nil, sockets, nil
 }
 
 func (b *box) handlePTY(m rpc.PTY) (any, []*os.File, error) {

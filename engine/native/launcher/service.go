@@ -51,7 +51,7 @@ func Service(o ServiceOptions) error {
 	s.roots, err = o.roots()
 	var l *Launcher
 	if err == nil {
-		l, err = open(o.StateDir, s)
+		l, err = open(o.StateDir, o.DataDir, s)
 	}
 	if err != nil {
 		s.refuseAll(err)
@@ -157,12 +157,15 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 	}
 	l.works.forsake(c.conn)
 	l.storage.forsakeCopies(c.conn)
+	c.conn.Close()
+	c.creates.Wait()
+	l.forsakeLayers()
 	l.service.dropClient(c)
 }
 
 // takeClient makes c the client. It refuses c while another client is connected. If the
-// other one has hung up, takeClient waits until its creates have been answered and its copies
-// of volumes are given up.
+// other one has hung up, takeClient waits until its creates have been answered, its copies
+// of volumes are given up, and its unfinished layers are being deleted.
 func (s *service) takeClient(c *client) (rpc.Hello, error) {
 	if err := s.checkPeer(c.sock); err != nil {
 		return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}, err // a stranger learns no more

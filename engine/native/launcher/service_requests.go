@@ -178,5 +178,5 @@ func (l *Launcher) handleStop(body []byte) error {
 	if err := decode(body, &m); err != nil || !m.RemoveBoxes {
 		return err
 	}
-	return l.discardAll()
+	return l.discardAll(l.takeBoxes(anyBox))
 }

@@ -20,12 +20,9 @@ import (
 // storage holds the volumes of a service, and which boxes use them. It is nil in a launcher
 // without a data directory.
 type storage struct {
-	dir      string // the data directory
+	dataStore[volumes.Store]
 	private  string // where images are mounted
 	uid, gid uint32 // the client's
-
-	opening sync.Mutex
-	store   *volumes.Store // nil until the data directory could be opened
 
 	copies volumeCopies
 
@@ -51,7 +48,7 @@ func (l *Launcher) openStorage() error {
 		return fmt.Errorf("preparing volumes: %w", err)
 	}
 	l.storage = &storage{
-		dir: dir, private: private, uid: uint32(l.service.ClientUID), gid: uint32(l.service.ClientGID),
+		dataStore: dataStore[volumes.Store]{dir: dir}, private: private, uid: uint32(l.service.ClientUID), gid: uint32(l.service.ClientGID),
 		holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{},
 	}
 	if err := l.storage.ready(); err != nil {
@@ -69,26 +66,12 @@ func (s *storage) close() error {
 	return s.store.Close()
 }
 
-// ready opens the store unless it is open, or returns why there are no volumes. It tries
-// each time, because the operator may have corrected the data directory meanwhile.
+// ready opens the store unless it is open, or returns why there are no volumes.
 func (s *storage) ready() error {
 	if s == nil {
 		return fmt.Errorf("this launcher keeps no volumes: it was started without a data directory (boxd-init --data-dir): %w", engine.ErrUnenforceable)
 	}
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	if s.store != nil {
-		return nil
-	}
-	if err := checkDataDir(s.dir); err != nil {
-		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
-	}
-	store, err := volumes.Open(s.dir, s.private, s.uid, s.gid)
-	if err != nil {
-		return fmt.Errorf("%w: data directory %q: %w", engine.ErrUnenforceable, s.dir, err)
-	}
-	s.store = store
-	return nil
+	return s.open(func() (*volumes.Store, error) { return volumes.Open(s.dir, s.private, s.uid, s.gid) })
 }
 
 // hold notes that a box has a mount of a volume, or is about to. It refuses while the volume
@@ -313,7 +296,7 @@ func (l *Launcher) openSource(m engine.Mount, mayMake bool) (*source, error) {
 // mounted.Limit. The kernel shows a project quota only for directories (ext4_statfs,
 // xfs_fs_statfs).
 func (l *Launcher) sizeLimit(m engine.Mount, src *mounts.Source) int64 {
-	if m.ReadOnly {
+	if m.ReadOnly || m.Layer != "" {
 		return 0
 	}
 	if m.Volume != "" {

@@ -19,6 +19,7 @@ func (l *Launcher) verify(b *box) error {
 		return fmt.Errorf("verifying box: %w", err)
 	}
 	uid := fmt.Sprint(b.lease.Base + agentID)
+	_, capMask := capsOf(b.spec)
 	all := strings.Join([]string{uid, uid, uid, uid}, "\t")
 	for _, want := range []struct{ key, value string }{
 		{"Uid", all}, {"Gid", all}, {"Groups", ""},
@@ -47,10 +48,6 @@ func (b *box) stillThere() error {
 	}
 	return nil
 }
-
-// capMask is agentCaps in the form of /proc/<pid>/status: bits 5 (KILL), 6 (SETGID),
-// 7 (SETUID) and 8 (SETPCAP) of capabilities(7).
-const capMask = "00000000000001e0"
 
 func readStatus(pid int) (map[string]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))

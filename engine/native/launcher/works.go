@@ -78,13 +78,15 @@ var (
 	slowNames = map[byte]string{
 		rpc.TypeRemove: "removing a box", rpc.TypeStop: "removing all boxes", rpc.TypeMakeVolume: "making a volume",
 		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeCopyVolume: "copying a volume", rpc.TypeLimitDirectory: "limiting a directory",
+		rpc.TypePublishLayer: "publishing a layer", rpc.TypeAbandonLayer: "deleting an unpublished layer", rpc.TypeRemoveLayer: "removing a layer",
 	}
 	quickNames = map[byte]string{
 		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command",
-		rpc.TypePTY: "opening a terminal", rpc.TypeConnect: "connecting to an agent", rpc.TypeDiag: "opening a socket in the network of a box", rpc.TypeAdopt: "adopting a box",
+		rpc.TypePTY: "opening a terminal", rpc.TypeConnect: "connecting to an agent", rpc.TypeDiag: "opening a socket in the network of a box", rpc.TypeSockets: "opening sockets in the network of a box", rpc.TypeAdopt: "adopting a box",
 		rpc.TypeList: "listing boxes", rpc.TypePing: "looking at the host's health", rpc.TypeUsage: "measuring a box",
 		rpc.TypeOpen: "opening cgroups of commands", rpc.TypeKeep: "keeping the cgroup of a process",
 		rpc.TypeVolumes: "listing volumes", rpc.TypeOpenDirectory: "opening a directory",
+		rpc.TypeMakeLayer: "making a layer", rpc.TypeLayers: "listing layers",
 		rpc.TypeOutside: "asking what a box holds outside its charge", rpc.TypeWhere: "asking after a request",
 	}
 )

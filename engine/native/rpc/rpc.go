@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -143,6 +144,21 @@ type OutsideHeld struct {
 // of sock_diag(7) in the box's network.
 const TypeDiag = 91
 
+// TypeSockets is the type of Sockets.
+const TypeSockets = 98
+
+// Sockets asks for TCP sockets in the network of a box, at most MaxSockets: those that listen on
+// the loopback addresses Listen, then IPv4 and IPv6 unconnected ones. They are the descriptors of
+// the reply, in this order.
+type Sockets struct {
+	ID         string
+	Listen     []netip.AddrPort `json:",omitempty"`
+	IPv4, IPv6 int              `json:",omitempty"`
+}
+
+// MaxSockets is how many sockets one request can ask for.
+const MaxSockets = 16
+
 // Connect asks for another connection to the agent of a box: the only descriptor of the
 // reply.
 type Connect struct{ ID string }
@@ -203,6 +219,8 @@ var kinds = map[string]error{
 	"invalid":       engine.ErrInvalid,
 	"at limit":      engine.ErrAtLimit,
 	"unavailable":   engine.ErrNoLauncher,
+	"no layer":      engine.ErrNoLayer,
+	"layer in use":  engine.ErrLayerInUse,
 }
 
 // NewError wraps err for the client.

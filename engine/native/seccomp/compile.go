@@ -40,8 +40,10 @@ func compile(program func(arch) []unix.SockFilter) ([]byte, error) {
 }
 
 // program is the filter of a box.
-func (a arch) program() []unix.SockFilter {
-	spans := a.spans(slices.Concat(allowedFiles, allowedProcess), refused, checked)
+func (a arch) program() []unix.SockFilter { return a.boxProgram(checked) }
+
+func (a arch) boxProgram(byArguments []checkedCall) []unix.SockFilter {
+	spans := a.spans(slices.Concat(allowedFiles, allowedProcess), refused, byArguments)
 	return a.assemble(append(spans, span{from: ^uint32(0), verdict: allow}))
 }
 

@@ -90,9 +90,9 @@ var daemonChecked = []struct {
 	}},
 	{"mmap", "no new executable memory", notExecutable},
 	{"mprotect", "no new executable memory", notExecutable},
-	{"socket", "TCP, UDP and Unix sockets; the socket table, which names the user of a TCP client", check{
+	{"socket", "TCP, UDP and Unix sockets; the socket table, which names the user of a TCP client; the addresses of the host, which boxes do not reach", check{
 		{[]cond{is(0, all, unix.AF_UNIX)}, allow},
-		{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_SOCK_DIAG)}, allow},
+		{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_SOCK_DIAG, unix.NETLINK_ROUTE)}, allow},
 		{[]cond{isNot(0, all, unix.AF_INET, unix.AF_INET6)}, eafnosupport},
 		{[]cond{isNot(1, sockType, unix.SOCK_STREAM, unix.SOCK_DGRAM)}, eperm},
 		{[]cond{is(2, all, 0, unix.IPPROTO_TCP, unix.IPPROTO_UDP)}, allow},

@@ -2,7 +2,8 @@
 // classic BPF program for seccomp(2). It only makes bytes; the agent installs
 // them.
 //
-// The policy is an allow-list, one for all boxes. Its base is the default
+// The policy is an allow-list, one for all boxes but those that write layers of images
+// ([CompileUnpacker]). Its base is the default
 // profile of Docker (moby/profiles, seccomp/default_linux.go at commit
 // 6e3ef803), for the two supported architectures, x86-64 and arm64, and for a
 // process without any capability. A call that is not on the list fails with ENOSYS, so

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -148,7 +149,7 @@ func attempts(inside, outside string) []attempt {
 			return unix.SetsockoptSockFprog(s, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{})
 		}},
 		{"typing into the terminal", argument, false, call(unix.SYS_IOCTL, 0, unix.TIOCSTI, 0)},
-		{"NETLINK_ROUTE", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)},
+		{"NETLINK_XFRM", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_XFRM)},
 		{"NETLINK_KOBJECT_UEVENT", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT)},
 		{"NETLINK_GENERIC", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_GENERIC)},
 		{"NETLINK_AUDIT", family, false, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT)},
@@ -198,6 +199,9 @@ func needed(inside string) error {
 	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "served" {
 		return fmt.Errorf("%q, %w", body, err)
 	}
+	if err := resolves(); err != nil {
+		return fmt.Errorf("resolving a name, for a registry: %w", err)
+	}
 	if err := socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG)(); err != nil {
 		return fmt.Errorf("the socket table: %w", err)
 	}
@@ -218,6 +222,35 @@ func needed(inside string) error {
 		}
 	}
 	return nil
+}
+
+// resolves asks a server for a name, as pulling an image does. The server's answer is that there is none.
+func resolves() error {
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	go func() {
+		question := make([]byte, 512)
+		for {
+			n, from, err := server.ReadFrom(question)
+			if err != nil {
+				return
+			}
+			answer := question[:n]
+			answer[2], answer[3] = 0x81, 0x83 // an answer, without an error but that there is no such name (RFC 1035, section 4.1.1)
+			_, _ = server.WriteTo(answer, from)
+		}
+	}()
+	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
+	_, err = r.LookupHost(context.Background(), "registry.example.")
+	if e := (*net.DNSError)(nil); errors.As(err, &e) && e.IsNotFound {
+		return nil
+	}
+	return fmt.Errorf("the answer is %v, want that there is no such name", err)
 }
 
 func main() {

@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/egress"
+	"github.com/boxd/boxd/egress/rules"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
+)
+
+// networkProxy is the value of --network for a box with a proxy.
+const networkProxy = "proxy"
+
+// rules returns what the box may reach. Without --allow that is every public address.
+func (f *runFlags) rules() rules.Rules {
+	return rules.Rules{Allow: f.allow, Deny: f.deny, Public: len(f.allow) == 0, Limits: f.netLimits, Inject: f.inject}
+}
+
+var limitExamples = []string{"connections=64", "bytes=1G", "bandwidth=10M", "idle=5m"}
+
+func limitsValue(dst *spec.NetworkLimits) *textValue {
+	return &textValue{"", func(s string) error { return parseLimits(dst, s) }}
+}
+
+// parseLimits reads NAME=VALUE,… with the names of the JSON.
+func parseLimits(dst *spec.NetworkLimits, text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		var err error
+		switch name {
+		case "connections":
+			dst.Connections, err = strconv.Atoi(value)
+			if err != nil || dst.Connections < 1 {
+				err = errors.New("connections: must be a whole number above 0")
+			}
+		case "bytes":
+			err = parseLimitSize(&dst.Bytes, name, value)
+		case "bandwidth":
+			err = parseLimitSize(&dst.Bandwidth, name, value)
+		case "idle":
+			if err = parseDuration(&dst.Idle, value); err == nil && dst.Idle == 0 {
+				err = errors.New("idle: must be above 0")
+			}
+		default:
+			err = fmt.Errorf("%s: must be connections, bytes, bandwidth or idle, each with =VALUE", spec.Quote(name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseLimitSize(dst *spec.Size, name, text string) error {
+	n, err := spec.ParseSize(text)
+	if *dst = spec.Size(n); err == nil && n <= 0 {
+		err = fmt.Errorf("%s: must be above 0", name)
+	}
+	return err
+}
+
+func injectValue(dst *[]rules.Inject) *textValue {
+	return &textValue{"", func(s string) error {
+		host, rest, _ := strings.Cut(s, " ")
+		header, from, _ := strings.Cut(strings.TrimSpace(rest), "=")
+		in := rules.Inject{Host: host, Header: header}
+		if path, ok := strings.CutPrefix(from, "file:"); ok && path != "" {
+			abs, err := filepath.Abs(path)
+			if err != nil {
+				return err
+			}
+			in.ValueFrom.File = abs
+		} else if name, ok := strings.CutPrefix(from, "env:"); ok && name != "" {
+			in.ValueFrom.Env = name
+		} else {
+			return errors.New("must be 'HOST HEADER=file:PATH' or 'HOST HEADER=env:NAME', such as 'api.example.com Authorization=file:/run/secrets/token'")
+		}
+		*dst = append(*dst, in)
+		return nil
+	}}
+}
+
+// checkNetwork applies the rules between the flags of the network.
+func (f *runFlags) checkNetwork() error {
+	switch {
+	case f.network != spec.None && f.network != networkProxy:
+		return &engine.FieldError{Field: "--network", Value: spec.Quote(f.network), Rule: "must be none or proxy"}
+	case f.network == spec.None && len(f.allow)+len(f.deny)+len(f.inject) > 0 || f.network == spec.None && f.netLimits != (spec.NetworkLimits{}):
+		return &engine.FieldError{Field: "--allow, --deny, --net-limit, --inject", Value: "without a network", Rule: "need --network proxy"}
+	}
+	set, err := rules.Compile(f.rules())
+	if bad, ok := errors.AsType[*engine.FieldError](err); ok {
+		flag, field, _ := strings.Cut(bad.Field, "[")
+		if name, ok := strings.CutPrefix(flag, "limits."); ok {
+			flag, bad.Rule = "net-limit", name+": "+bad.Rule
+		} else if _, name, ok := strings.Cut(field, "]."); ok {
+			bad.Rule = name + ": " + bad.Rule
+		}
+		return &engine.FieldError{Field: "--" + flag, Value: bad.Value, Rule: bad.Rule}
+	}
+	if err != nil {
+		return err
+	}
+	for _, in := range f.inject {
+		if to, _ := rules.ParseAuthority(in.Host, 443); !set.Decide(to, rules.Surroundings{}).Allowed { // valid: Compile has checked it
+			return &engine.FieldError{Field: "--inject", Value: spec.Quote(in.Host), Rule: "is not reached: name it with --allow"}
+		}
+		if _, err := egress.ReadSecret(in.ValueFrom); err != nil {
+			return fmt.Errorf("--inject %s: %w", in.Host, err)
+		}
+	}
+	return nil
+}
+
+// openNetwork serves the proxy of box in this process until the caller calls shut, which returns
+// what was refused.
+func (a *App) openNetwork(ctx context.Context, box engine.Box, f *runFlags) (shut func() []egress.Denial, err error) {
+	if f.network == spec.None {
+		return func() []egress.Denial { return nil }, nil
+	}
+	proxy, err := egress.New(egress.Config{Rules: f.rules(), Host: rules.Surroundings{Own: egress.HostAddresses()},
+		Trouble: func(err error) { a.say("boxd: the network of the box: %s", oneline.Error(err)) }})
+	if err != nil {
+		return nil, err
+	}
+	log.SetOutput(io.Discard) // net/http writes there what servers send at the wrong time
+	networked, ok := box.(engine.Networked)
+	if !ok {
+		return nil, errors.New("--network proxy: this engine gives boxes no network")
+	}
+	listeners, err := networked.Listen(ctx, egress.Addresses()...)
+	if err != nil {
+		return nil, fmt.Errorf("opening the network: %w", err)
+	}
+	var wg sync.WaitGroup
+	for _, l := range listeners {
+		wg.Go(func() {
+			if err := proxy.Serve(l.(*net.TCPListener)); !errors.Is(err, egress.ErrShut) {
+				a.say("boxd: the network of the box: %s", oneline.Error(err))
+			}
+		})
+	}
+	return func() []egress.Denial {
+		proxy.Shut()
+		wg.Wait()
+		proxy.Wait()
+		return proxy.Denials()
+	}, nil
+}
+
+// explain prints what was refused, on stderr.
+func (a *App) explain(denied []apitypes.Denial) {
+	for _, d := range denied {
+		times := "times"
+		if d.Count == 1 {
+			times = "time"
+		}
+		a.say("denied: %s %s (rule: %s), %d %s", d.Kind, printable(d.What), printable(d.Rule), d.Count, times)
+	}
+}

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/egress/rules"
+	"github.com/boxd/boxd/engine/spec"
+)
+
+func TestNetLimits(t *testing.T) {
+	var got spec.NetworkLimits
+	for _, text := range []string{"connections=64,bytes=2G", "bandwidth=10M", "idle=90"} {
+		if err := parseLimits(&got, text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if want := (spec.NetworkLimits{Connections: 64, Bytes: 2 << 30, Bandwidth: 10 << 20, Idle: 90e9}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for text, says := range map[string]string{
+		"": "connections, bytes", "bytes": "", "bytes=0": "bytes", "bytes=-1": "", "connections=0": "connections", "connections=x": "connections", "idle=0": "idle", "idle=-1s": "",
+		"bandwidth=1M,": "connections, bytes", "speed=1": "speed", "bytes=unlimited": "", "Bytes=1": "Bytes",
+	} {
+		if err := parseLimits(&got, text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", text, err, says)
+		}
+	}
+}
+
+func TestInjectFlag(t *testing.T) {
+	here, err := filepath.Abs("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []rules.Inject
+	v := injectValue(&got)
+	for _, text := range []string{"api.example Authorization=file:/run/key=1", "b.example:8443  X-Key=env:KEY", "c.example A=file:x"} {
+		if err := v.Set(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	want := []rules.Inject{{Host: "api.example", Header: "Authorization", ValueFrom: rules.Source{File: "/run/key=1"}}, {Host: "b.example:8443", Header: "X-Key", ValueFrom: rules.Source{Env: "KEY"}},
+		{Host: "c.example", Header: "A", ValueFrom: rules.Source{File: here}}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	for _, text := range []string{"", "a.example", "a.example X", "a.example X=secret", "a.example X=file:", "a.example X=env:", "X=file:/x"} {
+		if err := v.Set(text); text != "X=file:/x" && err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+// TestNetworkWords: --network of a session understands the words of boxd run.
+func TestNetworkWords(t *testing.T) {
+	for text, want := range map[string]bool{"proxy": true, "none": false, "true": true, "false": false} {
+		for _, s := range spec.Table {
+			if s.Name != "network" {
+				continue
+			}
+			var w spec.Wishes
+			if err := setWish(s, s.Of(&w), text); err != nil || *w.Network != want {
+				t.Errorf("%s: %v", text, err)
+			}
+			if setWish(s, s.Of(&w), "nat") == nil {
+				t.Error("nat: no error")
+			}
+		}
+	}
+	for _, s := range spec.Table {
+		var w spec.Wishes
+		if s.Name == "sensitive" && setWish(s, s.Of(&w), "proxy") == nil {
+			t.Error("--sensitive=proxy: no error")
+		}
+	}
+}
