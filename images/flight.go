@@ -61,18 +61,22 @@ func (f *flights) do(ctx, base context.Context, key string, in *incoming, report
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
 	var told *Progress
+	tell := func() {
+		if now := job.now.Load(); now != told && report != nil {
+			told = now
+			report(*now)
+		}
+	}
 	for {
 		select {
 		case <-job.done:
+			tell() // work that ends within one tick is heard of too
 			return job.stack, own, job.err
 		case <-ctx.Done():
 			f.leave(key, job, context.Cause(ctx))
 			return nil, own, context.Cause(ctx)
 		case <-tick.C:
-			if now := job.now.Load(); now != told && report != nil {
-				told = now
-				report(*now)
-			}
+			tell()
 		}
 	}
 }
