@@ -273,6 +273,8 @@ func (w *layerWriter) file(d *dir, name string, m meta, h *tar.Header, content i
 		}
 		left -= int64(n)
 	}
+	// The disk works while the next files are unpacked, or it would have all to do when the layer is published.
+	_ = unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 	if hasXattrs {
 		w.xattrs(fd, h)
 	}
