@@ -170,17 +170,10 @@ func overlayOptions(upper string) []linux.Option {
 	}
 }
 
-// maxByFD is how many layers overlayLayers passes by descriptor. Each costs a grace period at the
-// end, while all layers of overlayByName together cost one.
-const maxByFD = 32
-
 // overlayLayers mounts the overlay at mergedName and returns its root. Linux 6.15 takes detached
 // mounts as layers by descriptor. Older kernels refuse them with EINVAL, and before Linux 6.5 with
 // EOPNOTSUPP.
 func (b *builder) overlayLayers(lowers []*os.File) (*os.File, error) {
-	if len(lowers) > maxByFD {
-		return b.overlayByName(lowers)
-	}
 	if !b.host.byName.Load() {
 		m, err := b.overlayByFD(lowers)
 		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
@@ -213,6 +206,10 @@ func (b *builder) overlayByFD(lowers []*os.File) (m *os.File, err error) {
 	if err := attach(m, b.top, mergedName); err != nil {
 		m.Close()
 		return nil, err
+	}
+	// The overlay has its own clones. Stacked, these end together, in one grace period for all.
+	for _, l := range lowers[1:] {
+		_ = linux.MoveMount(l, lowers[0], "") // detached mounts on detached mounts: Linux 6.15, as above
 	}
 	return m, nil
 }
