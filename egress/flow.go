@@ -134,14 +134,13 @@ func (f *flow) attachLocked(remote *net.TCPConn, addr netip.AddrPort, raw bool) 
 	return nil
 }
 
-// settle gives up the flow's context, which costs an open tunnel 0.8 KB, and returns that of
-// the proxy: closing a tunnel resets its connections, which ends its goroutines.
-func (f *flow) settle() context.Context {
+// settle gives up the flow's context, which costs an open tunnel 0.8 KB: closing a tunnel resets its connections, which
+// ends its directions.
+func (f *flow) settle() {
 	f.p.mu.Lock()
 	defer f.p.mu.Unlock()
 	f.cancel()
 	f.cancel = func() {}
-	return f.p.ctx
 }
 
 // allowsAny reports whether the flow may carry any protocol.
@@ -271,9 +270,10 @@ const smallBuffer = 16 << 10
 
 var smallBuffers = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
 
-// copy moves bytes from src to dst until src ends, which gives nil. It reads into a buffer;
+// copy moves bytes from the source of d until it ends, which gives nil, or until d is parked. It reads into a buffer;
 // a stream that filled one goes through a pipe (splice(2)) while it fills more.
-func (f *flow) copy(ctx context.Context, dst, src *net.TCPConn, total *atomic.Int64) error {
+func (f *flow) copy(d *direction) error {
+	ctx, dst, src := f.p.ctx, d.dst, d.src
 	raw, err := src.SyscallConn()
 	if err != nil {
 		return err
@@ -318,6 +318,9 @@ func (f *flow) copy(ctx context.Context, dst, src *net.TCPConn, total *atomic.In
 			if err = f.extend(src, err); err != nil {
 				return err
 			}
+			if left, quiet := f.patience(); quiet && park(d, left) == nil {
+				return errParked
+			}
 			continue
 		}
 		if rerr != nil {
@@ -326,7 +329,7 @@ func (f *flow) copy(ctx context.Context, dst, src *net.TCPConn, total *atomic.In
 		if n == 0 {
 			return nil
 		}
-		room, err := f.spend(ctx, n, total)
+		room, err := f.spend(ctx, n, d.total)
 		if err == nil {
 			if via != nil {
 				err = f.splice(dst, via, room)
@@ -417,10 +420,15 @@ func (f *flow) extend(c net.Conn, err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
-	idle := f.p.now.Load().set.Limits.Idle.D()
-	until := time.Unix(0, f.last.Load()).Add(idle)
-	if !time.Now().Before(until) {
+	left, _ := f.patience()
+	if left <= 0 {
 		return errIdle
 	}
-	return c.SetDeadline(until)
+	return c.SetDeadline(time.Now().Add(min(left, parkAfter)))
+}
+
+// patience returns how long the flow may still move no byte, and whether it has moved none for parkAfter.
+func (f *flow) patience() (left time.Duration, quiet bool) {
+	still := time.Since(time.Unix(0, f.last.Load()))
+	return f.p.now.Load().set.Limits.Idle.D() - still, still >= parkAfter
 }

@@ -235,14 +235,14 @@ func (k *client) tunnel(t rules.Target, protocol string, ok []byte, refuse func(
 		f.end()
 		return false
 	}
-	ctx = f.settle()
+	f.settle()
 	// Both goroutines of the tunnel begin with a small stack; this one's has grown.
 	waiting, _ := k.br.Peek(k.br.Buffered())
 	early = append(early, waiting...)
 	k.giveReader()
-	idle := p.now.Load().set.Limits.Idle.D()
-	k.c.SetDeadline(time.Now().Add(idle))
-	remote.SetDeadline(time.Now().Add(idle))
+	until := time.Now().Add(min(p.now.Load().set.Limits.Idle.D(), parkAfter))
+	k.c.SetDeadline(until)
+	remote.SetDeadline(until)
 	var ended atomic.Int32
 	finish := func(dst *net.TCPConn, err error) {
 		if err == nil {
@@ -260,15 +260,8 @@ func (k *client) tunnel(t rules.Target, protocol string, ok []byte, refuse func(
 			k.end()
 		}
 	}
-	go func() {
-		err := f.send(ctx, remote, early, &f.out)
-		early = nil
-		if err == nil {
-			err = f.copy(ctx, remote, k.c, &f.out)
-		}
-		finish(remote, err)
-	}()
-	go func() { finish(k.c, f.copy(ctx, k.c, remote, &f.in)) }()
+	go (&direction{f: f, dst: remote, src: k.c, total: &f.out, early: early, finish: finish}).run()
+	go (&direction{f: f, dst: k.c, src: remote, total: &f.in, finish: finish}).run()
 	return true
 }
 

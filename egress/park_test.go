@@ -1,0 +1,108 @@
+package egress
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/egress/rules"
+)
+
+// parkedOf is how many directions of a box are parked.
+func parkedOf(b *box) (n int) {
+	parking.mu.Lock()
+	defer parking.mu.Unlock()
+	for _, d := range parking.waiting {
+		if d.f.p == b.Proxy {
+			n++
+		}
+	}
+	return n
+}
+
+// TestParked: the directions of tunnels that move nothing are parked. They go on with the next byte, and end as others
+// do: with the stream, with the network, with the rules, and after their idle time.
+func TestParked(t *testing.T) {
+	w := shop(t)
+	limits := rules.Limits{Connections: 64}
+	b := w.box(Config{Rules: rules.Rules{Allow: []string{"shop.example:7", "other.example:7"}, Limits: limits}})
+	others := w.box(Config{Rules: allowing("shop.example:7")})
+	elsewhere, _ := others.tunnel("shop.example:7")
+	var all []*net.TCPConn
+	for range 20 {
+		c, _ := b.tunnel("shop.example:7")
+		all = append(all, c)
+	}
+	lost, _ := b.tunnel("other.example:7")
+	parked := func(b *box, n int) func() bool { return func() bool { return parkedOf(b) == n } }
+	eventually(t, "all directions are parked", parked(b, 42))
+	echoed := func(c *net.TCPConn, text string) {
+		t.Helper()
+		got := make([]byte, len(text))
+		io.WriteString(c, text)
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	for range 3 { // parked anew each time
+		for _, c := range all {
+			echoed(c, "woken")
+		}
+		eventually(t, "all directions are parked again", parked(b, 42))
+	}
+
+	// The end of one direction reaches the server, whose end comes back.
+	all[0].CloseWrite()
+	if rest, err := io.ReadAll(all[0]); err != nil || len(rest) != 0 {
+		t.Errorf("after the end: %q, %v", rest, err)
+	}
+	b.await(func(c Connection) bool { return c.Ended && c.Reason == "" })
+	// A reset by the program ends the tunnel.
+	all[1].SetLinger(0)
+	all[1].Close()
+	b.await(func(c Connection) bool { return c.Ended && c.Reason != "" })
+	eventually(t, "two tunnels are gone", parked(b, 38))
+
+	if err := b.SetRules(rules.Rules{Allow: []string{"shop.example:7"}, Limits: limits}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := lost.Read(make([]byte, 1)); err == nil {
+		t.Errorf("a tunnel that the rules forbid moves %d bytes", n)
+	}
+	b.await(func(c Connection) bool { return c.Ended && c.Name == "other.example" })
+	b.Shut()
+	for _, c := range all[2:] {
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("without a network, a tunnel moves %d bytes", n)
+		}
+	}
+	b.Wait()
+
+	eventually(t, "the other box's tunnel is parked", parked(others, 2))
+	echoed(elsewhere, "here")
+	eventually(t, "the other box's tunnel is parked again", parked(others, 2))
+	others.Shut()
+	others.Wait()
+	parking.mu.Lock()
+	defer parking.mu.Unlock()
+	if parking.epoll != nil || len(parking.waiting) != 0 {
+		t.Errorf("%d directions are parked at the end", len(parking.waiting))
+	}
+}
+
+// TestParkedIdle: a parked tunnel ends after its idle time, by the timer alone.
+func TestParkedIdle(t *testing.T) {
+	w := shop(t)
+	b := w.box(Config{Rules: allowing("shop.example:7")})
+	b.now.Load().set.Limits.Idle = 400e6 // shorter than the rules allow
+	begin := time.Now()
+	c, _ := b.tunnel("shop.example:7")
+	eventually(t, "the tunnel is parked", func() bool { return parkedOf(b) == 2 })
+	if n, err := c.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes", n)
+	}
+	if got := b.await(func(c Connection) bool { return c.Ended }); got.Reason != errIdle.Error() || time.Since(begin) < 400*time.Millisecond {
+		t.Errorf("%+v after %v", got, time.Since(begin))
+	}
+}
