@@ -33,6 +33,7 @@ type runFlags struct {
 	netLimits          spec.NetworkLimits
 	inject             []rules.Inject
 	explain            bool
+	publish            []spec.PublishWish
 }
 
 // register declares the flags in the order in which the help shows them.
@@ -56,6 +57,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.deny, "deny", nil, "never let it reach `NAME` (repeatable)")
 	fs.Var(limitsValue(&f.netLimits), "net-limit", "bound its use: `LIMITS` such as connections=64,bytes=2G,bandwidth=10M,idle=5m (repeatable)")
 	fs.Var(injectValue(&f.inject), "inject", "send http://HOST by https with a secret: `RULE` 'HOST HEADER=file:PATH' or 'HOST HEADER=env:NAME' (repeatable)")
+	fs.Var(publishValue(&f.publish), "publish", "lead from port HOST of 127.0.0.1, or a free one that stderr names, to the box: `[HOST:]PORT` (repeatable)")
 	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
@@ -76,6 +78,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	completeFlag(cmd, "grace", "500ms", "2s", "10s")
 	completeFlag(cmd, "output-limit", "1M", "16M", "64M", unlimited)
 	completeFlag(cmd, "hostname")
+	completeFlag(cmd, "publish")
 	completeDirs(cmd, "workspace")
 	completeFiles(cmd, "mount")
 }
@@ -159,6 +162,14 @@ func userValue(dst **engine.User) pflag.Value {
 	return &textValue{"", func(s string) error {
 		u, err := parseUser(s)
 		*dst = &u
+		return err
+	}}
+}
+
+func publishValue(dst *[]spec.PublishWish) pflag.Value {
+	return &textValue{"", func(s string) error {
+		p, err := spec.ParsePublish(s)
+		*dst = append(*dst, p)
 		return err
 	}}
 }

@@ -210,6 +210,12 @@ func (f *remoteFlags) nameFlag(err error) error {
 		if part == "live_every" {
 			name = "live-every"
 		}
+	case "network_rules": // of its limits, limits.NAME; of its lists, allow[N] and deny[N]
+		list, limit, _ := strings.Cut(part, ".")
+		list, _, _ = strings.Cut(list, "[")
+		if name = list; list == "limits" {
+			name = "net-limit " + limit
+		}
 	case "mounts":
 		name = strings.TrimSpace("mount " + part)
 	case "memory":

@@ -74,6 +74,9 @@ func (f *runFlags) check(args []string) error {
 	if err := f.checkNetwork(); err != nil {
 		return err
 	}
+	if bad, ok := errors.AsType[*engine.FieldError](spec.ValidatePublish(f.publish)); ok {
+		return &engine.FieldError{Field: "--publish", Value: bad.Value, Rule: bad.Rule}
+	}
 	switch {
 	case len(args) == 0 && (f.image == engine.HostImage || f.shell):
 		return errors.New(`no command given: boxd run [flags] -- CMD [ARG...]; see "boxd run --help"`)

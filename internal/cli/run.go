@@ -55,6 +55,7 @@ are omitted.`,
   boxd run --shell 'seq 3 | tac'
   boxd run -it -- bash
   boxd run --image python:3.12 -- python3 -c 'print(6 * 7)'
+  boxd run --publish 8080:8000 -- python3 -m http.server 8000 --bind 127.0.0.1
   generate | boxd run -i --json -- sort`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error { return a.run(&f, args) },
@@ -131,6 +132,11 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (result engi
 		return result, nil, err
 	}
 	defer func() { denied = shut() }()
+	unpublish, err := a.publish(ctx, box, f.publish)
+	if err != nil {
+		return result, nil, err
+	}
+	defer unpublish()
 	cmd := r.cmd
 	if f.network != spec.None {
 		cmd.Env = egress.Environ(cmd.Env, cmp.Or(r.spec.Hostname, spec.DefaultHostname))

@@ -18,12 +18,12 @@ import (
 func (a *App) newSessions() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List, show, label and remove sessions",
-		Long: `List, show, label and remove sessions of the daemon.
+		Short: "List, show, change and remove sessions",
+		Long: `List, show, change and remove sessions of the daemon.
 
 A session is a named box with a workspace. boxd exec and boxd start create it.`,
 	}
-	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsLabel(), a.newSessionsRename(), a.newSessionsSensitive(), a.newSessionsRemove())
+	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsLabel(), a.newSessionsRename(), a.newSessionsSet(), a.newSessionsSensitive(), a.newSessionsRemove())
 	return cmd
 }
 
@@ -126,7 +126,7 @@ func writeSession(w screen, s apitypes.Session) error {
 	t.row("memory", limitText(int64(s.Memory), spec.FormatSize))
 	t.row("cpus", limitText(s.CPUs, func(n float64) string { return fmt.Sprint(n) }))
 	t.row("pids", limitText(s.PIDs, plainCount))
-	t.row("network", map[bool]string{true: "on", false: "off"}[s.Network])
+	t.row("network", networkText(s))
 	for _, p := range s.Published {
 		t.row("published", fmt.Sprintf("%s leads to port %d", publishedText(p), p.Port))
 	}

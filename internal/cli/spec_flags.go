@@ -39,29 +39,8 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 		f.wishes.Volumes = append(f.wishes.Volumes, v)
 		return err
 	}}, "volume", "attach the volume `NAME:TARGET[:ro,size=SIZE]`; with a size it is created if it does not exist (repeatable)")
-	rules := func(add func(*spec.NetworkRules, string)) pflag.Value {
-		return &textValue{"", func(s string) error {
-			if f.wishes.NetworkRules == nil {
-				f.wishes.NetworkRules = &spec.NetworkRules{}
-			}
-			add(f.wishes.NetworkRules, s)
-			return nil
-		}}
-	}
-	wishes.Var(rules(func(r *spec.NetworkRules, s string) { r.Allow = append(r.Allow, s) }), "allow",
-		"with --network: of what the profile allows, reach only `NAME`, a name, address or CIDR with or without :PORT (repeatable)")
-	wishes.Var(rules(func(r *spec.NetworkRules, s string) { r.Deny = append(r.Deny, s) }), "deny", "with --network: never reach `NAME` (repeatable)")
-	wishes.Var(&textValue{"", func(s string) error {
-		p, err := spec.ParsePublish(s)
-		f.wishes.Publish = append(f.wishes.Publish, p)
-		return err
-	}}, "publish", "make TCP port PORT of the box a port of the host, of the daemon's pool: `[HOST:]PORT` (repeatable)")
-	wishes.Var(&textValue{"", func(s string) error {
-		if f.wishes.NetworkRules == nil {
-			f.wishes.NetworkRules = &spec.NetworkRules{}
-		}
-		return parseLimits(&f.wishes.NetworkRules.Limits, s)
-	}}, "net-limit", "with --network: less than the limits of the profile: `LIMITS` such as connections=64,bytes=2G,bandwidth=10M,idle=5m (repeatable)")
+	registerRules(wishes, &f.wishes.NetworkRules, "with --network: ")
+	wishes.Var(publishValue(&f.wishes.Publish), "publish", "make TCP port PORT of the box a port of the host, of the daemon's pool: `[HOST:]PORT`; boxd ports shows which (repeatable)")
 	wishes.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	fs.AddFlagSet(wishes)
 	settingFlags(cmd, &f.wishes, false)
@@ -80,10 +59,8 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 	completeDirs(cmd, "workspace")
 	completeFiles(cmd, "mount")
 	completeFlag(cmd, "volume")
-	completeFlag(cmd, "allow")
-	completeFlag(cmd, "deny")
+	completeRules(cmd)
 	completeFlag(cmd, "publish")
-	completeFlag(cmd, "net-limit", limitExamples...)
 }
 
 // spec returns the session that the flags describe, nil if none of them was given.

@@ -123,6 +123,54 @@ func (d *daemon) field2(t *testing.T, id string) (s apitypes.Session) {
 	return s
 }
 
+// TestSessionsSet: the command line changes what a box that lives reaches, and takes its network away
+// for good. Connections that are not allowed any more end.
+func TestSessionsSet(t *testing.T) {
+	held, ended := make(chan struct{}, 1), make(chan struct{}, 1)
+	at := webOutside(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(w, "hello")
+		if r.URL.Path == "/hold" {
+			w.(http.Flusher).Flush()
+			held <- struct{}{}
+			<-r.Context().Done()
+			ended <- struct{}{}
+		}
+	})
+	await := func(what string, c chan struct{}) {
+		t.Helper()
+		select {
+		case <-c:
+		case <-time.After(patience):
+			t.Fatal("a connection does not " + what)
+		}
+	}
+	d := newDaemon(t)
+	d.configure(fmt.Sprintf("network: proxy\nprofiles:\n  net: {network: true, network_rules: {public: false, allow: [%q, x.example], limits: {connections: 4}}}\n", at))
+	d.start()
+	curl := []string{"exec", "s", "--", "curl", "-sS", "-w", "%{http_code}\n", "-o", "/dev/null", "-x", "http://127.0.0.1:3128", "http://" + at}
+	hold := func(id string) {
+		t.Helper()
+		d.says(0, "", "start", "s", "--id", id, "--", "curl", "-sSN", "-o", "/dev/null", "http://"+at+"/hold")
+		await("open", held)
+	}
+	d.says(0, "", "exec", "s", "--profile", "net", "--", "true")
+	hold("one")
+	d.says(0, "s: network on; allow x.example; connections at most 2\n", "sessions", "set", "s", "--allow", "x.example", "--net-limit", "connections=2")
+	await("end", ended)
+	d.says(0, "403\n", curl...)
+	d.wantRefused(125, d.run("sessions", "set", "s", "--net-limit", "connections=5"), "--net-limit connections 5")
+	d.wantRefused(125, d.run("sessions", "set", "s", "--deny", "*"), "--deny")
+	d.says(0, "s: network on; allow "+at+"; connections at most 2\n", "sessions", "set", "s", "--allow", at)
+	d.says(0, "200\n", curl...)
+	d.says(0, "s: network on, with the rules of its profile\n", "sessions", "set", "s", "--reset-rules")
+	hold("two")
+	d.says(0, "s: network off, for good\n", "sessions", "set", "s", "--network", "none")
+	await("end", ended)
+	d.says(7, "000\n", curl...) // nothing listens
+	d.wantRefused(125, d.run("sessions", "set", "s", "--network", "proxy"), "for good")
+	d.wantRefused(125, d.run("sessions", "set", "s", "--allow", at), "which has no network")
+}
+
 // TestNetworkLimits: a box moves no more bytes and has no more connections than its request says, and a
 // request cannot ask for more than its profile.
 func TestNetworkLimits(t *testing.T) {

@@ -76,6 +76,56 @@ func bindable(t *testing.T, port int) {
 	l.Close()
 }
 
+// TestRunPublish: boxd run connects a port of the host to its box, which has no network, and gets the
+// last answer of a command that ends to its client.
+func TestRunPublish(t *testing.T) {
+	testutil.RequireProgram(t, "python3")
+	c := newCLI(t)
+	server := `import socket
+l = socket.create_server(("127.0.0.1", 8000))
+print("up", flush=True)
+s, _ = l.accept()
+s.sendall(s.recv(100).upper() * 100000)
+`
+	port := freePorts(1)
+	for _, publish := range []string{"8000", fmt.Sprintf("%d:8000", port)} {
+		cmd, cancel := c.command("run", "--publish", publish, "--", "python3", "-c", server)
+		defer cancel()
+		stdout, err := cmd.StdoutPipe()
+		must(t, err)
+		stderr, err := cmd.StderrPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		lines := bufio.NewReader(stderr)
+		at := fmt.Sprintf("127.0.0.1:%d", port)
+		if publish == "8000" {
+			line, _ := lines.ReadString('\n')
+			if _, err := fmt.Sscanf(line, "boxd: %s leads to port 8000 of the box\n", &at); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+		}
+		if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "up\n" {
+			t.Fatalf("stdout %q", line)
+		}
+		conn, err := net.Dial("tcp", at)
+		must(t, err)
+		io.WriteString(conn, "hello")
+		if got, err := io.ReadAll(conn); err != nil || string(got) != strings.Repeat("HELLO", 100000) {
+			t.Errorf("--publish %s: %d bytes, %v", publish, len(got), err)
+		}
+		conn.Close()
+		rest, _ := io.ReadAll(lines)
+		if err := cmd.Wait(); err != nil || len(rest) > 0 {
+			t.Errorf("--publish %s: %v, %q", publish, err, rest)
+		}
+		c.wantNothingLeft()
+	}
+	taken, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+	must(t, err)
+	defer taken.Close()
+	c.wantRefused(125, c.run("run", "--publish", fmt.Sprintf("%d:8000", port), "--", "true"), "--publish", "is in use")
+}
+
 // TestPublishedPorts: a large file comes through a published port whole, before and after the daemon is
 // killed; the pool is shared, and a removal frees its ports.
 func TestPublishedPorts(t *testing.T) {
