@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
 	"github.com/boxd/boxd/session/history"
@@ -23,6 +24,7 @@ type Metrics struct {
 	quotaRefusals *prometheus.CounterVec
 	rateRefusals  *prometheus.CounterVec
 	relay         relay.Counters
+	preview       preview.Counters
 	handler       http.Handler
 }
 
@@ -97,6 +99,7 @@ var (
 	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 	descNetwork    = describe("network_connections_total", "Connections of boxes that have ended (allowed) or were refused (denied).", "verdict")
+	descPreviews   = describe("preview_requests_total", "Requests, WebSockets and tunnels to ports of boxes that have ended, by outcome.", "outcome")
 )
 
 // figure is one number that the daemon reports.
@@ -110,6 +113,7 @@ type figure struct {
 type readings struct {
 	stats   session.Stats
 	relay   *relay.Counters
+	preview *preview.Counters
 	healthy bool
 	audit   bool
 }
@@ -139,6 +143,9 @@ var figures = []figure{
 	{describe("published_refused_total", "Connections to published ports that were reset: nothing listened in the box, or there were too many."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.CallersRefused) }},
 	{describe("published_in_bytes_total", "Bytes that boxes received over published ports, in connections that have ended."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.CallersIn) }},
 	{describe("published_out_bytes_total", "Bytes that boxes sent over published ports, in connections that have ended."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.CallersOut) }},
+	{describe("preview_requests_open", "Requests, WebSockets and tunnels to ports of boxes that are open."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.preview.Open.Load()) }},
+	{describe("preview_in_bytes_total", "Bytes that boxes received over them, with HTTP headers."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.preview.In.Load()) }},
+	{describe("preview_out_bytes_total", "Bytes that boxes sent over them, with HTTP headers."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.preview.Out.Load()) }},
 	{describe("launcher_up", "1 if the engine could make a box now."), prometheus.GaugeValue, func(r *readings) float64 { return gauge(r.healthy) }},
 	{describe("audit_up", "1 if the audit log can be written."), prometheus.GaugeValue, func(r *readings) float64 { return gauge(r.audit) }},
 }
@@ -155,7 +162,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, c.labelled} {
 		ch <- d
 	}
 	for _, f := range c.used {
@@ -168,7 +175,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(c.s.base, time.Second)
 	defer cancel()
 	r := &readings{
-		stats: c.s.opt.Sessions.Stats(), relay: &c.s.metrics.relay,
+		stats: c.s.opt.Sessions.Stats(), relay: &c.s.metrics.relay, preview: &c.s.metrics.preview,
 		healthy: c.s.engineHealth(ctx) == nil,
 		audit:   c.s.opt.Audit == nil || c.s.opt.Audit.Healthy() == nil,
 	}
@@ -183,6 +190,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for verdict, n := range map[string]uint64{"allowed": r.stats.Network.Allowed, "denied": r.stats.Network.Denied} {
 		ch <- prometheus.MustNewConstMetric(descNetwork, prometheus.CounterValue, float64(n), verdict)
+	}
+	p := r.preview
+	for outcome, n := range map[string]int64{"answered": p.Answered.Load(), "refused": p.Refused.Load(), "failed": p.Failed.Load(), "abandoned": p.Abandoned.Load()} {
+		ch <- prometheus.MustNewConstMetric(descPreviews, prometheus.CounterValue, float64(n), outcome)
 	}
 	c.collectSessions(ch)
 	c.collectUsage(ch)

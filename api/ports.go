@@ -71,6 +71,7 @@ func (c *call) visitPort(key session.Key, action string) (r *http.Request, port 
 	// Sensitive sessions have previews for administrators only.
 	ctx, release, err := c.s.opt.Sessions.Visit(c.r.Context(), c.caller(), key, session.Visit{Action: action, Port: port, Trusted: c.who.Role == Admin})
 	if err != nil {
+		c.s.metrics.preview.Refused.Add(1)
 		return nil, 0, nil, err
 	}
 	return c.r.WithContext(ctx), port, release, nil

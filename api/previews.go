@@ -63,13 +63,17 @@ func (s *Server) ServePreviews(l net.Listener, config *tls.Config) error {
 // The answer does not tell whether there is such a session.
 func (s *Server) servePreview(w http.ResponseWriter, r *http.Request) {
 	p := s.opt.Previews
+	answer := func(status int, title, text string) {
+		s.metrics.preview.Refused.Add(1)
+		preview.WritePage(w, r, status, title, text)
+	}
 	target, ok := p.Hosts.Parse(r.Host)
 	if !ok {
-		preview.WritePage(w, r, http.StatusMisdirectedRequest, "No such preview", "The host name must be one of a link that boxd has made.")
+		answer(http.StatusMisdirectedRequest, "No such preview", "The host name must be one of a link that boxd has made.")
 		return
 	}
 	refuse := func() {
-		preview.WritePage(w, r, http.StatusForbidden, "This page is private", "Open it with a link that has not expired. An operator makes one with “boxd link”.")
+		answer(http.StatusForbidden, "This page is private", "Open it with a link that has not expired. An operator makes one with “boxd link”.")
 	}
 	key := session.Key{Tenant: target.Tenant, ID: target.Session}
 	origin, err := p.origin(target)
@@ -91,7 +95,7 @@ func (s *Server) servePreview(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	full := func() {
-		preview.WritePage(w, r, http.StatusServiceUnavailable, "Too many requests", "Retry.")
+		answer(http.StatusServiceUnavailable, "Too many requests", "Retry.")
 	}
 	if !s.previewShare.takePlace(key.Tenant) {
 		full()

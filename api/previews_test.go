@@ -11,6 +11,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +22,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/preview"
 )
@@ -207,6 +211,58 @@ func TestPreviewsNeedLinks(t *testing.T) {
 	f.link("a", port)
 	if resp, _ := f.visit(a + "/?" + query); resp.StatusCode != 403 {
 		t.Errorf("the link of an earlier session of the name: %d", resp.StatusCode)
+	}
+}
+
+// TestPreviewMetrics: requests by link and through the API are in the metrics, also refused ones, without names.
+func TestPreviewMetrics(t *testing.T) {
+	f := servePreviews(t, nil, nil)
+	ours := f.as(operatorToken, "")
+	ensure(t, ours, "a")
+	port := listening(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("x", 5000)) })
+	a, query := f.link("a", port)
+	f.visit(a + "/?" + query)                                             // answered
+	f.raw("GET", "/v1/sessions/a/ports/"+port+"/", operatorToken, "")     // answered
+	f.visit(a + "/")                                                      // refused: no link
+	f.visit(strings.Replace(a, port+"-a", "elsewhere", 1) + "/?" + query) // refused: no preview
+	f.raw("GET", "/v1/sessions/none/ports/"+port+"/", operatorToken, "")  // refused: no session
+	if _, err := forward(t, ours, echo(t)); err != nil {                  // answered, and open
+		t.Fatal(err)
+	}
+	// The requests end after their answers.
+	var body []byte
+	for deadline := time.Now().Add(testutil.Patience()); ; {
+		_, body = f.raw("GET", "/metrics", scraperToken, "")
+		if strings.Contains(string(body), "\nboxd_preview_requests_open 1\n") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s", body)
+		}
+	}
+	for _, line := range []string{
+		`boxd_preview_requests_total{outcome="answered"} 2`, `boxd_preview_requests_total{outcome="refused"} 3`,
+		`boxd_preview_requests_total{outcome="failed"} 0`, `boxd_preview_requests_total{outcome="abandoned"} 0`,
+	} {
+		if !strings.Contains(string(body), "\n"+line+"\n") {
+			t.Errorf("no %q", line)
+		}
+	}
+	for name, least := range map[string]float64{"boxd_preview_in_bytes_total": 100, "boxd_preview_out_bytes_total": 10_000} {
+		_, value, _ := strings.Cut(string(body), "\n"+name+" ")
+		value, _, _ = strings.Cut(value, "\n")
+		if n, err := strconv.ParseFloat(value, 64); err != nil || n < least || n > least+2000 {
+			t.Errorf("%s %s", name, value)
+		}
+	}
+	doc, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range regexp.MustCompile(`boxd_preview_\w+`).FindAllString(string(body), -1) {
+		if !strings.Contains(string(doc), "`"+name) {
+			t.Errorf("docs/api.md does not explain %s", name)
+		}
 	}
 }
 

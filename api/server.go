@@ -134,7 +134,7 @@ func New(o Options) *Server {
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)
-	ports := preview.Options{Dial: s.dialPort, Changed: s.portsChanged, OwnAuthorization: s.ownAuthorization, Logger: o.Logger}
+	ports := preview.Options{Dial: s.dialPort, Changed: s.portsChanged, OwnAuthorization: s.ownAuthorization, Counters: &o.Metrics.preview, Logger: o.Logger}
 	if o.Previews != nil {
 		ports.DropHeaders = o.Previews.DropHeaders
 	}

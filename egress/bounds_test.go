@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -315,7 +317,12 @@ func TestShutDropsWhatEndedConnectionsLeft(t *testing.T) {
 	r.Limits.Connections = 1
 	b := w.box(Config{Rules: r})
 	server, rest := ended(t, b, w)
-	time.Sleep(50 * time.Millisecond) // for the goroutines of the tunnel, which would end it now
+	eventually(t, "the tunnel waits for the kernel, or has ended", func() bool {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		sockets, clients := b.open()
+		return bytes.Contains(stacks, []byte("egress.(*Proxy).drain(")) || sockets+clients == 0
+	})
 	if _, r := b.tunnel("shop.example:7"); r.StatusCode != 503 {
 		t.Errorf("a second connection while the kernel sends for the first: %s", r.Status)
 	}

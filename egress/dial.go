@@ -39,27 +39,10 @@ func (p *Proxy) dial(ctx context.Context, t rules.Target) (*net.TCPConn, netip.A
 		return p.dialThrough(ctx, t)
 	}
 	return p.reach(ctx, t, func(ap netip.AddrPort) error {
-		addr, host := ap.Addr().Unmap(), p.cfg.Host
-		if !addr.IsLoopback() { // which has rules of its own
-			here, err := p.routed(addr)
-			if err != nil {
-				return err
-			}
-			if here {
-				host.Own = func() []netip.Addr { return []netip.Addr{addr} }
-				if never := host.Never; never != nil {
-					// Never knows the addresses of interfaces only; a listener on all addresses
-					// is on this one, too.
-					host.Never = func(to netip.AddrPort) bool {
-						return never(to) || never(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()))
-					}
-				}
-			}
-		}
 		// The rules in force now, which may be newer than those that allowed the name.
-		v := p.now.Load().set.Address(ap, t.Name != "", host)
-		if v.Allowed {
-			return nil
+		v, err := p.address(p.now.Load().set, ap, t.Name != "")
+		if err != nil || v.Allowed {
+			return err
 		}
 		refusal := &Refusal{Target: t, Verdict: ofName(t, v)}
 		if t.Name != "" {
@@ -67,6 +50,29 @@ func (p *Proxy) dial(ctx context.Context, t rules.Target) (*net.TCPConn, netip.A
 		}
 		return refusal
 	})
+}
+
+// address is [rules.Set.Address], to which an address that the host's routes lead to the host itself is
+// one of the host. The error is that of reading the route.
+func (p *Proxy) address(set *rules.Set, ap netip.AddrPort, byName bool) (rules.Verdict, error) {
+	addr, host := ap.Addr().Unmap(), p.cfg.Host
+	if !addr.IsLoopback() { // which has rules of its own
+		here, err := p.routed(addr)
+		if err != nil {
+			return rules.Verdict{}, err
+		}
+		if here {
+			host.Own = func() []netip.Addr { return []netip.Addr{addr} }
+			if never := host.Never; never != nil {
+				// Never knows the addresses of interfaces only; a listener on all addresses
+				// is on this one, too.
+				host.Never = func(to netip.AddrPort) bool {
+					return never(to) || never(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()))
+				}
+			}
+		}
+	}
+	return set.Address(ap, byName, host), nil
 }
 
 // reach resolves t and connects to the first address that answers, trying the next one

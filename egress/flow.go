@@ -30,7 +30,8 @@ type flow struct {
 	// Guarded by p.mu.
 	verdict rules.Verdict
 	addr    netip.AddrPort
-	raw     bool // carries any protocol, so its verdict must stay Any
+	raw     bool   // carries what only a rule with its port allows, so its verdict must stay Any
+	hello   *hello // of a tunnel that must be TLS; nil before it is read
 	reason  string
 	err     error              // that reason stands for, if it is not the verdict's
 	refused netip.Addr         // to which the name leads
@@ -84,14 +85,32 @@ func (p *Proxy) open(client *net.TCPConn, t rules.Target, protocol string) (cont
 	return ctx, f, nil
 }
 
-// judgeLocked decides about a flow again.
+// judgeLocked decides about a flow again, as about a new one that asks for the same.
 func (f *flow) judgeLocked(set *rules.Set) rules.Verdict {
 	v := set.Decide(f.target, f.p.cfg.Host)
-	if v.Allowed && f.raw && !v.Any {
+	if !v.Allowed {
+		return v
+	}
+	if f.raw && !v.Any {
 		return rules.Verdict{Rule: v.Rule, Reason: "no rule names the port any more"}
 	}
-	if v.Allowed && f.addr.IsValid() && set.UpstreamURL() == nil {
-		if av := set.Address(f.addr, f.target.Name != "", f.p.cfg.Host); !av.Allowed {
+	if f.hello != nil && !v.Any {
+		if reason := f.hello.forbidden(set, f.target); reason != "" {
+			return rules.Verdict{Rule: "tls", Reason: reason}
+		}
+	}
+	// Headers are added to all that port 80 carries, and to requests without a tunnel.
+	if f.target.Port == 80 || f.protocol == "http" || f.protocol == "inject" {
+		if inject, _ := set.Injects(f.target); (len(inject) > 0) != (f.protocol == "inject") {
+			return rules.Verdict{Rule: v.Rule, Reason: "its requests are sent another way"}
+		}
+	}
+	if f.addr.IsValid() && set.UpstreamURL() == nil {
+		av, err := f.p.address(set, f.addr, f.target.Name != "")
+		if err != nil {
+			return rules.Verdict{Rule: "address", Reason: "boxd cannot read the routes of its host"}
+		}
+		if !av.Allowed {
 			return ofName(f.target, av)
 		}
 	}
@@ -99,8 +118,8 @@ func (f *flow) judgeLocked(set *rules.Set) rules.Verdict {
 }
 
 // attach gives the flow its connection to the network, which is tracked already, and its
-// address. raw says that the flow will carry any protocol. The rules may have changed since the decision, so
-// it decides again.
+// address. raw says that only a rule with the port allows what the flow will carry. The rules may have
+// changed since the decision, so it decides again.
 func (f *flow) attach(remote *net.TCPConn, addr netip.AddrPort, raw bool) error {
 	f.p.mu.Lock()
 	defer f.p.mu.Unlock()
@@ -112,7 +131,8 @@ func (f *flow) attachKept(c *keptConn, addr netip.AddrPort) error {
 	f.p.mu.Lock()
 	defer f.p.mu.Unlock()
 	f.kept, c.owner = c, f
-	return f.attachLocked(c.TCPConn, addr, false)
+	// Port 443 carries TLS, unless a rule names the port.
+	return f.attachLocked(c.TCPConn, addr, f.protocol == "http" && f.target.Port == 443)
 }
 
 func (f *flow) attachLocked(remote *net.TCPConn, addr netip.AddrPort, raw bool) error {

@@ -24,6 +24,27 @@ type hello struct {
 	ech  bool
 }
 
+// forbidden says why a tunnel to t must not begin with h, "" if it may. The server name must be that of t.
+// An address needs no server name, but one that is given must not be denied.
+func (h hello) forbidden(set *rules.Set, t rules.Target) string {
+	switch {
+	case t.Name == "" && h.name == "":
+	case t.Name == "":
+		if v := set.DeniedName(rules.Target{Name: h.name, Port: t.Port}); v != nil {
+			return "its TLS server name is " + h.name + ", and " + v.Reason
+		}
+	case h.name == "":
+		return "its TLS ClientHello has no server name"
+	case h.name != t.Name:
+		return "its TLS server name is " + h.name
+	case h.ech && set.LimitsNames():
+		// The outer name is the client's choice. A server for many names can decrypt the
+		// inner one and answer for it, and a random extension (GREASE) looks the same.
+		return "its TLS ClientHello has Encrypted Client Hello, which may hide another name; turn it off in the program"
+	}
+	return ""
+}
+
 // readHello reads the records of a ClientHello (RFC 8446, sections 4.1.2 and 5.1) and
 // nothing after them. It returns the bytes as they came.
 func readHello(r io.Reader) (raw []byte, h hello, err error) {

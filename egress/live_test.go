@@ -229,6 +229,128 @@ func TestSetRules(t *testing.T) {
 	}
 }
 
+// TestSetRulesJudgesAsNew: after SetRules a connection goes on if it is what a new one to the same place
+// would be, and ends if a new one would be refused or would be sent another way.
+func TestSetRulesJudgesAsNew(t *testing.T) {
+	w := shop(t)
+	// Raw bytes come back; requests get the beginning of an answer.
+	server := w.sink(func(c *net.TCPConn) {
+		first := make([]byte, 1<<10)
+		n, _ := c.Read(first)
+		if strings.HasPrefix(string(first[:n]), "GET") {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nby http")
+		} else {
+			c.Write(first[:n])
+		}
+		io.Copy(io.Discard, struct{ io.Reader }{c})
+	})
+	w.place(public1+":80", server)
+	w.place(public1+":443", server)
+	w.name("api.example", "93.184.216.40")
+	w.place("93.184.216.40:80", server)
+	w.place("93.184.216.40:443", w.tlsServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		io.WriteString(rw, "by https")
+		rw.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}), "api.example"))
+	t.Setenv("BOXD_TEST_KEY", "key")
+	added := []rules.Inject{{Host: "api.example", Header: "X-Key", ValueFrom: rules.Source{Env: "BOXD_TEST_KEY"}}}
+	connect := func(target, first string) string {
+		return "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n\r\n" + first
+	}
+	get := func(host string) string { return "GET http://" + host + "/ HTTP/1.1\r\nHost: " + host + "\r\n\r\n" }
+	hello := string(record(serverName(0, "evil.example")))
+	hidden := string(record(append([]byte{0xfe, 0x0d}, make([]byte, 50)...), serverName(0, "shop.example")))
+	public := rules.Rules{Public: true}
+	for name, c := range map[string]struct {
+		before, after rules.Rules
+		request       string
+		want          string // in the answer before
+		again         string // in that of a new connection; "" if it is refused
+		stays         bool
+	}{
+		"route, name":         {rules.Rules{Public: true, Allow: []string{public1 + ":7"}}, public, connect("shop.example:7", "ping"), "ping", "", false},
+		"route, address":      {rules.Rules{Public: true, Allow: []string{public1 + ":7"}}, public, connect(public1+":7", "ping"), "ping", "", false},
+		"route, still named":  {rules.Rules{Public: true, Allow: []string{public1 + ":7"}}, rules.Rules{Public: true, Allow: []string{public1 + ":1-10"}}, connect("shop.example:7", "ping"), "ping", "ping", true},
+		"server name":         {allowing(public1), rules.Rules{Allow: []string{public1}, Deny: []string{"evil.example"}}, connect(public1+":443", hello), "evil.example", "", false},
+		"server name, any":    {allowing(public1), rules.Rules{Allow: []string{public1 + ":443"}, Deny: []string{"evil.example"}}, connect(public1+":443", hello), "evil.example", "evil.example", true},
+		"hidden name":         {rules.Rules{Public: true, Allow: []string{public1}}, allowing("shop.example", public1), connect("shop.example:443", hidden), "shop.example", "", false},
+		"hidden name, any":    {rules.Rules{Public: true, Allow: []string{public1}}, allowing("shop.example:443", public1), connect("shop.example:443", hidden), "shop.example", "shop.example", true},
+		"HTTP at port 443":    {allowing("shop.example:443", public1), allowing("shop.example", public1), get("shop.example:443"), "by http", "", false},
+		"HTTP at port 80":     {allowing("shop.example:80", public1), allowing("shop.example", public1), get("shop.example"), "by http", "by http", true},
+		"header added":        {allowing("api.example"), rules.Rules{Allow: []string{"api.example"}, Inject: added}, get("api.example"), "by http", "by https", false},
+		"header added, raw":   {allowing("api.example:80", "api.example:443"), rules.Rules{Allow: []string{"api.example:80", "api.example:443"}, Inject: added}, connect("api.example:80", "GET / HTTP/1.1\r\nHost: api.example\r\n\r\n"), "by http", "by https", false},
+		"header no more":      {rules.Rules{Allow: []string{"api.example"}, Inject: added}, allowing("api.example"), get("api.example"), "by https", "by http", false},
+		"header as before":    {rules.Rules{Allow: []string{"api.example"}, Inject: added}, rules.Rules{Allow: []string{"*.example"}, Inject: added}, get("api.example"), "by https", "by https", true},
+		"TLS beside a header": {allowing("shop.example", public1), rules.Rules{Allow: []string{"shop.example", public1}, Inject: []rules.Inject{{Host: "shop.example", Header: "X-Key", ValueFrom: added[0].ValueFrom}}}, connect("shop.example:443", string(record(serverName(0, "shop.example")))), "shop.example", "shop.example", true},
+	} {
+		b := w.box(Config{Rules: c.before, Roots: w.roots()})
+		b.routed = func(addr netip.Addr) (bool, error) { return addr == netip.MustParseAddr(public1), nil }
+		// begin returns a connection, and the answer to the request as far as until, or whole.
+		begin := func(until string) (net.Conn, string) {
+			conn := b.dial()
+			io.WriteString(conn, c.request)
+			answer, chunk := "", make([]byte, 1<<10)
+			for {
+				n, err := conn.Read(chunk)
+				if answer += string(chunk[:n]); err != nil || strings.Contains(answer, until) && !strings.HasPrefix(answer, "HTTP/1.1 403") {
+					return conn, answer
+				}
+			}
+		}
+		conn, answer := begin(c.want)
+		if !strings.Contains(answer, c.want) {
+			t.Errorf("%s: before: %q", name, answer)
+			continue
+		}
+		if err := b.SetRules(c.after); err != nil {
+			t.Fatal(err)
+		}
+		if live := b.Live(); (len(live) == 1) != c.stays {
+			t.Errorf("%s: live: %+v", name, live)
+		} else if !c.stays {
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: the connection is open", name)
+			}
+		}
+		until := c.again
+		if until == "" {
+			until = c.want
+		}
+		if _, answer := begin(until); strings.Contains(answer, until) != (c.again != "") {
+			t.Errorf("%s: a new connection: %q", name, answer)
+		}
+	}
+}
+
+// TestRouteOfLiveConnection: if the route of an address cannot be read, a change of the rules closes the
+// connections to it.
+func TestRouteOfLiveConnection(t *testing.T) {
+	w := shop(t)
+	b := w.box(Config{Rules: allowing("shop.example:7")})
+	var trouble atomic.Bool
+	b.routed = func(netip.Addr) (bool, error) {
+		if trouble.Load() {
+			return false, syscall.EMFILE
+		}
+		return false, nil
+	}
+	c, r := b.tunnel("shop.example:7")
+	if r.StatusCode != 200 {
+		t.Fatal(r.Status)
+	}
+	trouble.Store(true)
+	if err := b.SetRules(allowing("*.example:7")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	b.await(func(c Connection) bool {
+		return c.Ended && c.Reason == "the rules changed: boxd cannot read the routes of its host"
+	})
+}
+
 // TestSetRulesDuringDial: a rule that goes while its connection is being made.
 func TestSetRulesDuringDial(t *testing.T) {
 	w := shop(t)

@@ -37,6 +37,8 @@ const (
 // Config is what a [Proxy] is made of. The zero value of every field is valid.
 type Config struct {
 	Rules rules.Rules
+	// Spent is how many bytes earlier proxies of this box have moved, against Limits.Bytes.
+	Spent int64
 	// Resolve returns the addresses of an absolute name (with a trailing dot), or of a single label, in the
 	// order of preference; nil means the host's resolver. It must obey ctx.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
@@ -128,6 +130,7 @@ func New(c Config) (*Proxy, error) {
 	p.connect = func(ctx context.Context, d *net.Dialer, ap netip.AddrPort) (net.Conn, error) {
 		return d.DialContext(ctx, "tcp", ap.String())
 	}
+	p.spent.Store(c.Spent)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.apply(set)
 	return p, nil

@@ -71,6 +71,9 @@ func (p *Proxy) Denials() []Denial {
 	return list
 }
 
+// Spent returns the bytes that count against Limits.Bytes so far, with Config.Spent.
+func (p *Proxy) Spent() int64 { return p.spent.Load() }
+
 // Live returns the connections that are open now, oldest first.
 func (p *Proxy) Live() []Connection {
 	p.mu.Lock()

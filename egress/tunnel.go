@@ -221,7 +221,7 @@ func (k *client) tunnel(t rules.Target, protocol string, ok []byte, refuse func(
 		k.c.SetDeadline(time.Now().Add(headTime))
 		answered = true
 		if _, err = k.c.Write(ok); err == nil && checked {
-			early, err = k.checkHello(t)
+			early, err = k.checkHello(f)
 		}
 	}
 	if err != nil {
@@ -265,10 +265,9 @@ func (k *client) tunnel(t rules.Target, protocol string, ok []byte, refuse func(
 	return true
 }
 
-// checkHello reads the ClientHello of a tunnel to t and compares its server name. An
-// address needs no server name, but one that is given must not be denied. The bytes are
-// returned to be sent on; a refusal is told to the program by a TLS alert.
-func (k *client) checkHello(t rules.Target) ([]byte, error) {
+// checkHello reads the ClientHello of the tunnel f and checks it. The bytes are returned to be sent on;
+// a refusal is told to the program by a TLS alert.
+func (k *client) checkHello(f *flow) ([]byte, error) {
 	raw, h, err := readHello(k.br)
 	reason := ""
 	switch {
@@ -276,19 +275,11 @@ func (k *client) checkHello(t rules.Target) ([]byte, error) {
 		reason = err.Error()
 	case err != nil:
 		return nil, err
-	case t.Name == "" && h.name == "":
-	case t.Name == "":
-		if v := k.p.now.Load().set.DeniedName(rules.Target{Name: h.name, Port: t.Port}); v != nil {
-			reason = "its TLS server name is " + h.name + ", and " + v.Reason
-		}
-	case h.name == "":
-		reason = "its TLS ClientHello has no server name"
-	case h.name != t.Name:
-		reason = "its TLS server name is " + h.name
-	case h.ech && k.p.now.Load().set.LimitsNames():
-		// The outer name is the client's choice. A server for many names can decrypt the
-		// inner one and answer for it, and a random extension (GREASE) looks the same.
-		reason = "its TLS ClientHello has Encrypted Client Hello, which may hide another name; turn it off in the program"
+	default:
+		f.p.mu.Lock()
+		f.hello = &h
+		reason = h.forbidden(f.p.now.Load().set, f.target)
+		f.p.mu.Unlock()
 	}
 	if reason == "" {
 		return raw, nil
@@ -297,5 +288,5 @@ func (k *client) checkHello(t rules.Target) ([]byte, error) {
 		k.c.Write([]byte{21, 3, 3, 0, 2, 2, 112}) // fatal alert: unrecognized_name
 		k.c.CloseWrite()
 	}
-	return nil, &Refusal{Target: t, Verdict: rules.Verdict{Rule: "tls", Reason: reason}}
+	return nil, &Refusal{Target: f.target, Verdict: rules.Verdict{Rule: "tls", Reason: reason}}
 }

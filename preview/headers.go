@@ -140,6 +140,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 // modify makes the answer to the client.
 func (p *Proxy) modify(res *http.Response) error {
 	x := res.Request.Context().Value(exchangeKey{}).(*exchange)
+	x.outcome = &p.o.Counters.Answered
 	v, h := x.visit, res.Header
 	dropPrivate(h, v.Prefix != "")
 	dropPrivate(res.Trailer, v.Prefix != "")

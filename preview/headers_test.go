@@ -14,7 +14,7 @@ import (
 
 // rewritten returns the request that the box gets.
 func rewritten(p *Proxy, v Visit, r *http.Request) *http.Request {
-	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, &exchange{v, v.origin(r), &entry{id: 1}}))
+	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, &exchange{visit: v, origin: v.origin(r), entry: &entry{id: 1}}))
 	out := r.Clone(r.Context())
 	p.rewrite(&httputil.ProxyRequest{In: r, Out: out})
 	return out
@@ -122,7 +122,7 @@ func TestRequestURL(t *testing.T) {
 // answered returns the headers that the client gets.
 func answered(p *Proxy, v Visit, h http.Header) http.Header {
 	r := httptest.NewRequest("GET", "https://3000-lab.p.example"+v.Prefix+"/", nil)
-	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, &exchange{v, v.origin(r), nil}))
+	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, &exchange{visit: v, origin: v.origin(r)}))
 	p.modify(&http.Response{StatusCode: 200, Header: h, Request: r, Body: http.NoBody})
 	return h
 }

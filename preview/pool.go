@@ -20,8 +20,9 @@ var (
 
 // pool knows the connections of each session.
 type pool struct {
-	idle time.Duration
-	most int
+	counters *Counters
+	idle     time.Duration
+	most     int
 
 	mu      sync.Mutex
 	closed  bool
@@ -63,6 +64,7 @@ func (p *pool) acquire(t Target) (*entry, error) {
 		return nil, errFull
 	}
 	e.open++
+	p.counters.Open.Add(1)
 	return e, nil
 }
 
@@ -70,6 +72,7 @@ func (p *pool) release(e *entry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e.open--
+	p.counters.Open.Add(-1)
 	p.dropUnusedLocked(e)
 }
 
@@ -132,12 +135,19 @@ type boxConn struct {
 	expired atomic.Bool
 }
 
-func (c *boxConn) Read(p []byte) (int, error) { return c.moved(c.Conn.Read(p)) }
+func (c *boxConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	return c.moved(&c.pool.counters.Out, n, err)
+}
 
-func (c *boxConn) Write(p []byte) (int, error) { return c.moved(c.Conn.Write(p)) }
+func (c *boxConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	return c.moved(&c.pool.counters.In, n, err)
+}
 
-func (c *boxConn) moved(n int, err error) (int, error) {
+func (c *boxConn) moved(total *atomic.Int64, n int, err error) (int, error) {
 	if n > 0 {
+		total.Add(int64(n))
 		c.active.Store(time.Now().UnixNano())
 	}
 	if err != nil && c.expired.Load() {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -63,8 +64,21 @@ type Options struct {
 	// MaxPerSession bounds the requests, WebSockets and tunnels of a session; 0:
 	// DefaultMaxPerSession.
 	MaxPerSession int
+	// Counters, if not nil, counts. Several proxies may share one.
+	Counters *Counters
 	// Logger gets the causes that clients are not told; nil: slog.Default.
 	Logger *slog.Logger
+}
+
+// Counters count the requests, WebSockets and tunnels of all proxies that share them. Each counts under one
+// outcome when it ends; a redirect to the path with a slash does not count.
+type Counters struct {
+	Answered  atomic.Int64 // the server in the box answered, with any status, or the tunnel was connected to it
+	Refused   atomic.Int64 // before the box was asked
+	Failed    atomic.Int64 // nothing listened, there was no valid answer, or the client's body was broken
+	Abandoned atomic.Int64 // the client left before there was an answer
+	Open      atomic.Int64 // requests, WebSockets and tunnels that have not ended
+	In, Out   atomic.Int64 // bytes that boxes received and sent, with their HTTP headers
 }
 
 // Proxy serves ports of boxes. It is safe for concurrent use.
@@ -82,7 +96,10 @@ func New(o Options) *Proxy {
 	o.Stall = cmp.Or(o.Stall, DefaultStall)
 	o.MaxPerSession = cmp.Or(o.MaxPerSession, DefaultMaxPerSession)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	p := &Proxy{o: o, pool: pool{idle: o.Idle, most: o.MaxPerSession, entries: map[[2]string]*entry{}}}
+	if o.Counters == nil {
+		o.Counters = new(Counters)
+	}
+	p := &Proxy{o: o, pool: pool{counters: o.Counters, idle: o.Idle, most: o.MaxPerSession, entries: map[[2]string]*entry{}}}
 	p.transport = &http.Transport{
 		DialContext:            p.dial,
 		DisableCompression:     true, // the client's Accept-Encoding goes to the box
@@ -124,6 +141,8 @@ type exchange struct {
 	visit  Visit
 	origin string
 	entry  *entry
+	// outcome is one of the Counters.
+	outcome *atomic.Int64
 }
 
 // ServeHTTP proxies a request. The caller has decided that the client may have the port.
@@ -131,20 +150,20 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request, v Visit) {
 	escaped := r.URL.EscapedPath()
 	switch {
 	case r.Method == http.MethodConnect || checkPort(v.Target.Port) != nil:
-		WritePage(w, r, http.StatusBadRequest, "Not a request for a port", "The method must not be CONNECT, and the port must be 1 to 65535.")
+		p.refuse(w, r, http.StatusBadRequest, "Not a request for a port", "The method must not be CONNECT, and the port must be 1 to 65535.")
 		return
 	case v.Prefix != "" && escaped == v.Prefix: // relative links need the slash
 		w.Header().Set("Location", v.origin(r)+v.Prefix+"/"+withMark("?", r.URL.RawQuery))
 		w.WriteHeader(http.StatusPermanentRedirect)
 		return
 	case v.trim(escaped) == "":
-		WritePage(w, r, http.StatusNotFound, "Not a path of a port", "The path must begin with “"+v.Prefix+"/”.")
+		p.refuse(w, r, http.StatusNotFound, "Not a path of a port", "The path must begin with “"+v.Prefix+"/”.")
 		return
 	}
 	// A service worker would stay in the browser, and would see the pages and the links of the next
 	// session with this name.
 	if r.Header.Get("Service-Worker") != "" {
-		WritePage(w, r, http.StatusForbidden, "No service workers", "Previews cannot install service workers.")
+		p.refuse(w, r, http.StatusForbidden, "No service workers", "Previews cannot install service workers.")
 		return
 	}
 	e := p.acquire(w, r, v.Target)
@@ -158,13 +177,21 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request, v Visit) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, &exchange{v, v.origin(r), e}))
+	x := &exchange{visit: v, origin: v.origin(r), entry: e, outcome: &p.o.Counters.Abandoned}
+	defer func() { x.outcome.Add(1) }()
+	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
 	if r.Body != nil && r.Body != http.NoBody {
 		b := &clientBody{ReadCloser: r.Body, rc: cw.rc, stall: p.o.Stall}
 		r.Body = b
 		defer b.finish()
 	}
 	p.reverse.ServeHTTP(cw, r)
+}
+
+// refuse answers a request that is not meant for the box.
+func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, status int, title, text string) {
+	p.o.Counters.Refused.Add(1)
+	WritePage(w, r, status, title, text)
 }
 
 // acquire counts a request against its session, or answers it.
@@ -174,9 +201,9 @@ func (p *Proxy) acquire(w http.ResponseWriter, r *http.Request, t Target) *entry
 		return e
 	}
 	if errors.Is(err, errFull) {
-		WritePage(w, r, http.StatusServiceUnavailable, "Too many requests", "The session has as many open requests as it may have. Close some, then retry.")
+		p.refuse(w, r, http.StatusServiceUnavailable, "Too many requests", "The session has as many open requests as it may have. Close some, then retry.")
 	} else {
-		WritePage(w, r, http.StatusServiceUnavailable, "boxd is stopping", "Retry.")
+		p.refuse(w, r, http.StatusServiceUnavailable, "boxd is stopping", "Retry.")
 	}
 	return nil
 }
@@ -255,6 +282,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if x.entry.ctx.Err() == nil && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
+	x.outcome = &p.o.Counters.Failed
 	p.explain(w, r, x.visit.Target, x.entry, err)
 }
 

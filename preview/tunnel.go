@@ -53,7 +53,7 @@ func (t *Tunnel) Close() error { return t.ws.Close() }
 // client of TCP expects.
 func (p *Proxy) ServeTunnel(w http.ResponseWriter, r *http.Request, target Target) {
 	if !websocket.IsWebSocketUpgrade(r) || checkPort(target.Port) != nil {
-		WritePage(w, r, http.StatusBadRequest, "Not a request for a tunnel", "Ask for a WebSocket, and a port of 1 to 65535.")
+		p.refuse(w, r, http.StatusBadRequest, "Not a request for a tunnel", "Ask for a WebSocket, and a port of 1 to 65535.")
 		return
 	}
 	e := p.acquire(w, r, target)
@@ -61,11 +61,16 @@ func (p *Proxy) ServeTunnel(w http.ResponseWriter, r *http.Request, target Targe
 		return
 	}
 	defer p.pool.release(e)
+	outcome := &p.o.Counters.Abandoned
+	defer func() { outcome.Add(1) }()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
 	c, err := p.dial(context.WithValue(ctx, exchangeKey{}, &exchange{visit: Visit{Target: target}, entry: e}), "", "")
 	if err != nil {
+		if e.ctx.Err() != nil || r.Context().Err() == nil {
+			outcome = &p.o.Counters.Failed
+		}
 		p.explain(w, r, target, e, err)
 		return
 	}
@@ -80,8 +85,10 @@ func (p *Proxy) ServeTunnel(w http.ResponseWriter, r *http.Request, target Targe
 		return t.wire
 	})
 	if err != nil {
+		outcome = &p.o.Counters.Refused
 		return // the upgrader has answered
 	}
+	outcome = &p.o.Counters.Answered
 	go t.ping(ctx, pingEvery)
 	if err := t.relay(ctx, c, p.o.Idle); err != nil {
 		p.o.Logger.Debug("tunnel broke", "tenant", target.Tenant, "session", target.Session, "port", target.Port, "err", err)

@@ -33,6 +33,7 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	s.record.Generation++
 	s.record.Fresh = s.record.Fresh && kind == EventCreated
 	s.record.Box, s.record.State, s.record.Reason = newBoxID(), Creating, ""
+	s.record.NetworkBytes = 0
 	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	box, err := s.makeBox(ctx)

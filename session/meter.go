@@ -9,7 +9,8 @@ import (
 
 // The memory of a box that is used is looked at every sampleEvery, and the life of each box is counted
 // every meterEvery: an abrupt end of the host loses at most that. A box that is not used is looked
-// at soon after it was made, and when it is counted.
+// at soon after it was made, and when it is counted. The bytes that boxes have moved over their networks
+// are recorded every sampleEvery.
 const (
 	sampleEvery = 10 * time.Second
 	meterEvery  = time.Minute
@@ -157,6 +158,7 @@ func (m *Manager) meterBoxes() {
 			return
 		case <-tick.C:
 		}
+		m.noteNetworks()
 		m.measureBoxes(n%int(meterEvery/sampleEvery) == 0)
 	}
 }

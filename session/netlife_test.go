@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -340,6 +341,62 @@ func TestNetworkLimitsChange(t *testing.T) {
 	if got := b.get(keyA).Resolved.NetworkRules; got == nil || got.Limits.Bytes != 1<<20 {
 		t.Errorf("%+v", got)
 	}
+}
+
+// TestNetworkBytesContinue: what a box has moved counts after a restart of the daemon, also a hard one once
+// it was recorded, and not for the next box.
+func TestNetworkBytesContinue(t *testing.T) {
+	b, at := openNet(t)
+	spent := func() int64 {
+		s := b.session(keyA)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.proxy == nil {
+			return -1
+		}
+		return s.proxy.Spent()
+	}
+	limit := func(bytes int64) {
+		must(t, second(b.Update(ctx, me, keyA, spec.Update{NetworkRules: &spec.NetworkRules{Limits: spec.NetworkLimits{Bytes: spec.Size(bytes)}}})))
+	}
+	is := func(when string, want int64) {
+		t.Helper()
+		if got := spent(); got != want || want <= 0 {
+			t.Errorf("%s: %d bytes, want %d", when, got, want)
+		}
+	}
+	v := b.ensure(keyA, network)
+	b.reaches(v.Box, at, true)
+	used := spent()
+	b.Close(ctx, false)
+	b.start()
+	is("after a restart", used)
+	b.reaches(v.Box, at, true)
+	is("after a request", 2*used)
+	b.crash()
+	b.start()
+	is("after a crash that nothing was recorded before", used)
+	b.reaches(v.Box, at, true)
+	b.noteNetworks()
+	must(t, b.store.write()) // follows the record
+	b.crash()
+	b.start()
+	is("after a crash", 2*used)
+	limit(2 * used)
+	if status, err := b.fetch(v.Box, at); status != http.StatusServiceUnavailable {
+		t.Errorf("beyond the limit: %d, %v", status, err)
+	}
+	b.restart()
+	if status, err := b.fetch(v.Box, at); status != http.StatusServiceUnavailable {
+		t.Errorf("beyond the limit, after a restart: %d, %v", status, err)
+	}
+	b.host.Kill(v.Box)
+	b.eventually("the session knows that its box is lost", func() bool { return b.get(keyA).State == Failed })
+	b.reaches(b.ensure(keyA, policy.Request{}).Box, at, true)
+	is("in the next box", used)
+	b.Close(ctx, false)
+	b.start()
+	is("in the next box, after a restart", used)
 }
 
 // TestNetworkSecretUnreadable: the tenant learns that a secret is missing, administrators which.

@@ -23,12 +23,13 @@ import (
 // an error the box has none. The caller holds the op, so that nobody removes the box meanwhile.
 func (s *session) openNetwork(ctx context.Context, box engine.LiveBox, r policy.Resolved) error {
 	s.mu.Lock()
-	open := s.proxy != nil
+	open, spent := s.proxy != nil, s.record.NetworkBytes
 	s.mu.Unlock()
 	if !r.Network || open {
 		return nil
 	}
 	config := s.m.options.Egress
+	config.Spent = spent
 	var err error
 	if config.Rules, err = s.m.policy.NetworkRules(s.key.Tenant, r); err != nil {
 		return err
@@ -89,7 +90,7 @@ func (s *session) serveNetwork(proxy *egress.Proxy, listeners []net.Listener) {
 	wg.Wait()
 	s.mu.Lock()
 	if s.proxy == proxy && s.record.Sensitive == nil {
-		s.proxy = nil
+		s.closeNetworkLocked()
 	}
 	s.mu.Unlock()
 	proxy.Wait()
@@ -170,6 +171,22 @@ func (s *session) closeNetwork() {
 func (s *session) closeNetworkLocked() {
 	if s.proxy != nil {
 		s.proxy.Shut()
+		s.record.NetworkBytes = s.proxy.Spent()
 		s.proxy = nil
+	}
+}
+
+// noteNetworks records the bytes that boxes have moved over their networks since they were recorded last.
+// It waits for no write; an error is for those who do.
+func (m *Manager) noteNetworks() {
+	for _, s := range m.all("") {
+		s.mu.Lock()
+		settled := s.recording == nil || isDone(s.recording.done) && s.recording.err == nil
+		if s.proxy != nil && settled && !s.removing && s.aliveLocked() && s.proxy.Spent() != s.record.NetworkBytes {
+			r := s.recordLocked()
+			s.record.NetworkBytes = r.NetworkBytes
+			m.store.enqueue(r.put())
+		}
+		s.mu.Unlock()
 	}
 }

@@ -59,8 +59,9 @@ func (b *bench) fetch(box, at string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	answer.Body.Close()
-	return answer.StatusCode, nil
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, err
 }
 
 // reaches checks whether a box has a network.

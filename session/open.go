@@ -157,7 +157,7 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	return errors.Join(err, m.noteLast(), m.history.Close(), m.store.close(), m.workspaces.Close(), m.lock.Close())
 }
 
-// noteLast records the remaining lifetimes, and for each box whether it runs if that could
+// noteLast records the remaining lifetimes and the bytes that boxes have moved, and for each box whether it runs if that could
 // not be recorded before. Everything else has stopped when it is called.
 func (m *Manager) noteLast() error {
 	var changes []change
@@ -167,7 +167,7 @@ func (m *Manager) noteLast() error {
 		switch {
 		case r != nil && r.err != nil:
 			changes = append(changes, r.changes(s)...)
-		case s.lifeEnd > 0 && s.record.State != Creating:
+		case s.lifeEnd > 0 && s.record.State != Creating, s.record.NetworkBytes > 0 && s.record.State == Running:
 			changes = append(changes, s.recordLocked().put())
 		}
 		s.mu.Unlock()

@@ -52,6 +52,9 @@ type sessionRecord struct {
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how
 	// much lifetime a clock that was set back can add.
 	LifeLeft time.Duration `json:"life_left,omitempty"`
+	// NetworkBytes is what Box had moved over its network when the record was written, against
+	// limits.bytes.
+	NetworkBytes int64 `json:"network_bytes,omitempty"`
 }
 
 // processRecord is a managed process as stored in the database.
@@ -136,6 +139,8 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 		err = fmt.Errorf("unknown state %q", r.State)
 	case r.Generation < 1:
 		err = fmt.Errorf("generation %d", r.Generation)
+	case r.NetworkBytes < 0:
+		err = fmt.Errorf("network bytes %d", r.NetworkBytes)
 	default:
 		err = r.validate()
 	}

@@ -12,7 +12,7 @@ import (
 
 func sampleSession() *sessionRecord {
 	return &sessionRecord{
-		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour,
+		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour, NetworkBytes: 5,
 		Resolved: policy.Resolved{Profile: "default", Env: []string{"A=b"}, Settings: spec.Settings{Image: "host", WorkspaceMode: "rw", IdleTTL: spec.Duration(time.Minute), CPUs: 0.5, Retain: "none"},
 			Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}},
 	}
@@ -58,6 +58,7 @@ func TestBadRecords(t *testing.T) {
 		"another key":    func(r *sessionRecord) { r.ID = "b" },
 		"unknown state":  func(r *sessionRecord) { r.State = "dancing" },
 		"generation":     func(r *sessionRecord) { r.Generation = 0 },
+		"network bytes":  func(r *sessionRecord) { r.NetworkBytes = -1 },
 		"no box":         func(r *sessionRecord) { r.Box = "" },
 		"box":            func(r *sessionRecord) { r.Box = "../x" },
 		"spec":           func(r *sessionRecord) { r.Resolved.Mounts[0].Target = "x" },

@@ -199,6 +199,9 @@ func (s *session) recordLocked() *sessionRecord {
 	if r.LifeLeft = 0; s.lifeEnd > 0 {
 		r.LifeLeft = max(1, s.lifeEnd-s.m.now())
 	}
+	if s.proxy != nil {
+		r.NetworkBytes = s.proxy.Spent()
+	}
 	return &r
 }
 

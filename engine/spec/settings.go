@@ -81,8 +81,8 @@ type NetworkRules struct {
 type NetworkLimits struct {
 	// Connections is at most 16384.
 	Connections int `json:"connections,omitempty" yaml:"connections" doc:"Connections open at once."`
-	// Bytes count as long as the proxy lives: it ends with the box and with the daemon.
-	Bytes Size `json:"bytes,omitempty" yaml:"bytes" doc:"Bytes in both directions together, as long as box and daemon live."`
+	// Bytes count as long as the box lives.
+	Bytes Size `json:"bytes,omitempty" yaml:"bytes" doc:"Bytes in both directions together, as long as the box lives."`
 	// Bandwidth is at least 1 KiB.
 	Bandwidth Size `json:"bandwidth,omitempty" yaml:"bandwidth" doc:"Bytes per second, both directions together."`
 	// Idle is at least one second.
