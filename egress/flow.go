@@ -25,7 +25,7 @@ type flow struct {
 	protocol string
 	start    time.Time
 	in, out  atomic.Int64
-	last     atomic.Int64 // when the last byte moved, in nanoseconds of the Unix epoch
+	last     atomic.Int64 // when the last byte moved, see now
 
 	// Guarded by p.mu.
 	verdict rules.Verdict
@@ -49,7 +49,7 @@ var errUnlogged = errors.New("the connection cannot be logged")
 // errChanged or [ErrShut].
 func (p *Proxy) open(client *net.TCPConn, t rules.Target, protocol string) (context.Context, *flow, error) {
 	f := &flow{p: p, id: p.nextID.Add(1), target: t, protocol: protocol, start: time.Now(), client: client}
-	f.last.Store(f.start.UnixNano())
+	f.last.Store(now())
 	ctx, cancel := context.WithCancel(p.ctx)
 	f.cancel = cancel
 	p.mu.Lock()
@@ -263,8 +263,7 @@ func (f *flow) spend(ctx context.Context, n int, total *atomic.Int64) (int, erro
 // count books n bytes that were read, and waits as long as the bandwidth demands: before
 // they are sent, so that nobody gets them early.
 func (f *flow) count(ctx context.Context, n int, total *atomic.Int64) error {
-	now := time.Now()
-	f.last.Store(now.UnixNano())
+	f.last.Store(now())
 	total.Add(int64(n))
 	b := f.p.bucket
 	if b.Limit() == rate.Inf {
@@ -335,11 +334,14 @@ func (f *flow) copy(d *direction) error {
 	for {
 		n, rerr = 0, nil
 		if err := raw.Read(read); err != nil {
-			if err = f.extend(src, err); err != nil {
+			if err = f.extend(src.SetReadDeadline, parkAfter, err); err != nil {
 				return err
 			}
-			if left, quiet := f.patience(); quiet && park(d, left) == nil {
-				return errParked
+			if left, quiet := f.patience(); quiet {
+				if park(d, left) == nil {
+					return errParked
+				}
+				src.SetReadDeadline(time.Now().Add(min(left, parkRetry)))
 			}
 			continue
 		}
@@ -380,7 +382,7 @@ func (f *flow) splice(dst *net.TCPConn, via *pipe, n int) error {
 				var moved int
 				if moved, werr = via.drain(int(fd), n); moved > 0 {
 					n -= moved
-					f.last.Store(time.Now().UnixNano())
+					f.last.Store(now())
 				}
 			}
 			wait := errors.Is(werr, syscall.EAGAIN)
@@ -390,7 +392,7 @@ func (f *flow) splice(dst *net.TCPConn, via *pipe, n int) error {
 			return !wait
 		})
 		if err != nil {
-			if err = f.extend(dst, err); err != nil {
+			if err = f.extend(dst.SetWriteDeadline, f.idle(), err); err != nil {
 				return err
 			}
 			continue
@@ -407,12 +409,12 @@ func (f *flow) write(dst net.Conn, b []byte) error {
 	for {
 		n, err := dst.Write(b)
 		if n > 0 {
-			f.last.Store(time.Now().UnixNano())
+			f.last.Store(now())
 		}
 		if b = b[n:]; err == nil {
 			return nil
 		}
-		if err = f.extend(dst, err); err != nil {
+		if err = f.extend(dst.SetWriteDeadline, f.idle(), err); err != nil {
 			return err
 		}
 	}
@@ -433,10 +435,10 @@ func (f *flow) send(ctx context.Context, c net.Conn, b []byte, total *atomic.Int
 	return nil
 }
 
-// extend sets a new deadline on c if err is a timeout and the flow was not idle, in either
+// extend sets a new deadline, at most after most, if err is a timeout and the flow was not idle, in either
 // direction. Otherwise it returns the error that ends the flow. A deadline is not moved
 // with every byte, because that would cost more than moving a small packet.
-func (f *flow) extend(c net.Conn, err error) error {
+func (f *flow) extend(set func(time.Time) error, most time.Duration, err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
@@ -444,11 +446,19 @@ func (f *flow) extend(c net.Conn, err error) error {
 	if left <= 0 {
 		return errIdle
 	}
-	return c.SetDeadline(time.Now().Add(min(left, parkAfter)))
+	return set(time.Now().Add(min(left, most)))
 }
+
+// idle is how long the flow may move no byte.
+func (f *flow) idle() time.Duration { return f.p.now.Load().set.Limits.Idle.D() }
 
 // patience returns how long the flow may still move no byte, and whether it has moved none for parkAfter.
 func (f *flow) patience() (left time.Duration, quiet bool) {
-	still := time.Since(time.Unix(0, f.last.Load()))
-	return f.p.now.Load().set.Limits.Idle.D() - still, still >= parkAfter
+	still := time.Duration(now() - f.last.Load())
+	return f.idle() - still, still >= parkAfter
 }
+
+var started = time.Now()
+
+// now is the time since the process began, in nanoseconds. Steps of the clock do not change it.
+func now() int64 { return int64(time.Since(started)) }

@@ -82,15 +82,30 @@ type keptConn struct {
 	owner *flow
 }
 
+// Read waits as long as the flow is not idle: the body of its request may move while the answer is awaited.
 func (c *keptConn) Read(b []byte) (int, error) {
 	c.SetReadDeadline(time.Now().Add(c.idle))
-	return c.TCPConn.Read(b)
+	for {
+		n, err := c.TCPConn.Read(b)
+		if err == nil || n > 0 {
+			return n, err
+		}
+		c.p.mu.Lock()
+		f := c.owner
+		c.p.mu.Unlock()
+		if f == nil || f.extend(c.SetReadDeadline, c.idle, err) != nil {
+			return n, err
+		}
+	}
 }
 
 func (c *keptConn) Write(b []byte) (int, error) {
 	c.SetWriteDeadline(time.Now().Add(c.idle))
 	return c.TCPConn.Write(b)
 }
+
+// ReadFrom uses Write. Otherwise the transport would find that of the TCP connection, which sets no deadlines.
+func (c *keptConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
 
 func (c *keptConn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.addr) }
 
@@ -216,6 +231,7 @@ func (k *client) exchange(h *head, fixed *rules.Target) bool {
 		}}))
 	if h.length != 0 {
 		request.Body = body
+		k.body.Store(body)
 	}
 	if defaultPort := uri.Scheme == "http" && t.Port == 80 || uri.Scheme == "https" && t.Port == 443; defaultPort {
 		request.Host = strings.TrimSuffix(request.Host, ":"+strconv.Itoa(int(t.Port)))
@@ -388,13 +404,6 @@ func (b *requestBody) Read(p []byte) (int, error) {
 		p = p[:min(int64(len(p)), b.left)]
 	}
 	n, err := b.src.Read(p)
-	// A chunked reader does not go on after an error.
-	for n == 0 && err != nil && !errors.Is(err, io.EOF) && !b.chunked {
-		if xerr := b.f.extend(b.k.c, err); xerr != nil || b.ending.Load() {
-			return 0, cmp.Or(xerr, err)
-		}
-		n, err = b.src.Read(p)
-	}
 	b.left -= int64(n)
 	switch {
 	case b.chunked && errors.Is(err, io.EOF):
@@ -443,6 +452,7 @@ func (b *requestBody) noContinue() {
 // stop ends the reading of the body: the caller alone uses the connection afterwards. It
 // reports whether the body was read whole.
 func (b *requestBody) stop() bool {
+	defer b.k.body.Store(nil)
 	b.noContinue()
 	if b.whole.Load() {
 		return true

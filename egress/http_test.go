@@ -330,6 +330,37 @@ func TestBodyOfASlowProgram(t *testing.T) {
 	}
 }
 
+// TestLongUpload: a body may take longer than the time that a connection may be idle, as long as bytes move.
+func TestLongUpload(t *testing.T) {
+	const pieces = 50
+	w := newWorld(t)
+	w.name("web.example", public1)
+	w.place(public1+":80", w.server(func(rw http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(rw, "%d %v", n, err)
+	}))
+	limited := allowing("web.example")
+	limited.Limits.Idle = 1e9
+	var wg sync.WaitGroup
+	for framing, body := range map[string][2]string{"Content-Length: 50": {"x", ""}, "Transfer-Encoding: chunked": {"1\r\nx\r\n", "0\r\n\r\n"}} {
+		wg.Go(func() {
+			c := w.box(Config{Rules: limited}).dial()
+			fmt.Fprintf(c, "POST http://web.example/ HTTP/1.1\r\nHost: web.example\r\nConnection: close\r\n%s\r\n\r\n", framing)
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for range pieces {
+				<-tick.C
+				io.WriteString(c, body[0])
+			}
+			io.WriteString(c, body[1])
+			if answer, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(answer), "50 <nil>") {
+				t.Errorf("%s: %q, %v", framing, answer, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestReadHeadErrors(t *testing.T) {
 	for _, text := range []string{"", "GET", "GET http://a/ HTTP/1.1\r\nHost: a"} {
 		if _, err := readHead(bufio.NewReader(strings.NewReader(text))); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {

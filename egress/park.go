@@ -14,6 +14,9 @@ import (
 // parkAfter is how long a tunnel moves no byte before its directions are parked.
 const parkAfter = 100 * time.Millisecond
 
+// parkRetry is how long a direction that cannot be parked waits until it tries again.
+const parkRetry = 10 * time.Second
+
 // errParked: the direction was parked, and somebody else may run it already.
 var errParked = errors.New("parked")
 
@@ -57,7 +60,7 @@ type parked struct {
 // resume runs the direction again.
 func (p *parked) resume() {
 	p.idle.Stop()
-	if err := p.f.extend(p.src, os.ErrDeadlineExceeded); err != nil { // the deadline has passed
+	if err := p.f.extend(p.src.SetReadDeadline, parkAfter, os.ErrDeadlineExceeded); err != nil { // the deadline has passed
 		p.finish(p.dst, err)
 		return
 	}
@@ -119,12 +122,12 @@ func take(number uint64) *parked {
 	return p
 }
 
-// takeParked returns the parked directions of p, which the caller resumes.
-func takeParked(p *Proxy) (taken []*parked) {
+// takeParked returns the parked directions that fit, which the caller resumes.
+func takeParked(fits func(*parked) bool) (taken []*parked) {
 	parking.mu.Lock()
 	defer parking.mu.Unlock()
 	for number, d := range parking.waiting {
-		if d.f.p == p {
+		if fits(d) {
 			taken = append(taken, d)
 			delete(parking.waiting, number)
 		}

@@ -106,3 +106,23 @@ func TestParkedIdle(t *testing.T) {
 		t.Errorf("%+v after %v", got, time.Since(begin))
 	}
 }
+
+// TestClosedWhileParked: a parked direction whose connection is closed here, which is no event for those that wait, ends
+// at once.
+func TestClosedWhileParked(t *testing.T) {
+	w := shop(t)
+	b := w.box(Config{Rules: allowing("shop.example:7")})
+	c, _ := b.tunnel("shop.example:7")
+	eventually(t, "the tunnel is parked", func() bool { return parkedOf(b) == 2 })
+	b.Proxy.mu.Lock()
+	for f := range b.flows {
+		f.client.Close()
+		f.remote.Close()
+		f.closeLocked("of the test")
+	}
+	b.Proxy.mu.Unlock()
+	b.await(func(c Connection) bool { return c.Ended && c.Reason == "of the test" })
+	if n, err := c.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes", n)
+	}
+}

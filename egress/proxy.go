@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -190,7 +191,7 @@ func (p *Proxy) Shut() {
 	for f := range p.flows {
 		f.reasonLocked("the network was turned off")
 	}
-	parked := takeParked(p) // thousands of goroutines that wake up would only be in the way
+	parked := takeParked(func(d *parked) bool { return d.f.p == p }) // thousands of goroutines that wake up would only be in the way
 	// A reset takes 9 µs, in which the kernel tells the peer.
 	all := slices.Collect(maps.Keys(p.conns))
 	var wg sync.WaitGroup
@@ -333,8 +334,8 @@ func (p *Proxy) begin(c *net.TCPConn, shared chan struct{}) {
 	c.SetReadBuffer(sendBuffer)
 	c.SetWriteBuffer(sendBuffer)
 	br := readers.Get().(*bufio.Reader)
-	br.Reset(c)
 	k := &client{p: p, c: c, br: br, head: shared}
+	br.Reset(k)
 	go k.serve()
 }
 
@@ -344,9 +345,24 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10)
 type client struct {
 	p      *Proxy
 	c      *net.TCPConn
-	br     *bufio.Reader // over c; nil once a tunnel owns the connection
-	head   chan struct{} // holds a token of heads and one of this channel of Shared; nil later
-	inSlot bool          // holds a slot of Limits.Connections and a token of Shared.sockets
+	br     *bufio.Reader               // over the client itself; nil once a tunnel owns the connection
+	body   atomic.Pointer[requestBody] // of the request that is being read, if any
+	head   chan struct{}               // holds a token of heads and one of this channel of Shared; nil later
+	inSlot bool                        // holds a slot of Limits.Connections and a token of Shared.sockets
+}
+
+// Read reads from the connection. The body of a request may take longer than the deadline while bytes move.
+func (k *client) Read(p []byte) (int, error) {
+	for {
+		n, err := k.c.Read(p)
+		b := k.body.Load()
+		if n > 0 || err == nil || b == nil {
+			return n, err
+		}
+		if xerr := b.f.extend(k.c.SetReadDeadline, b.f.idle(), err); xerr != nil || b.ending.Load() {
+			return 0, cmp.Or(xerr, err)
+		}
+	}
 }
 
 // serve reads the first byte, which tells SOCKS5 from HTTP.

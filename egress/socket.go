@@ -44,9 +44,12 @@ func reset(c *net.TCPConn) {
 		unspecified := syscall.RawSockaddr{Family: syscall.AF_UNSPEC}
 		_, _, errno = syscall.Syscall(syscall.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&unspecified)), unsafe.Sizeof(unspecified))
 	})
-	if err == nil && errno != 0 {
+	if err != nil || errno != 0 {
 		c.SetLinger(0)
 		c.Close()
+		for _, d := range takeParked(func(d *parked) bool { return d.src == c }) {
+			go d.resume() // close(2) is no event of epoll
+		}
 	}
 }
 

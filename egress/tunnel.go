@@ -240,9 +240,11 @@ func (k *client) tunnel(t rules.Target, protocol string, ok []byte, refuse func(
 	waiting, _ := k.br.Peek(k.br.Buffered())
 	early = append(early, waiting...)
 	k.giveReader()
-	until := time.Now().Add(min(p.now.Load().set.Limits.Idle.D(), parkAfter))
-	k.c.SetDeadline(until)
-	remote.SetDeadline(until)
+	begin := time.Now()
+	for _, c := range []*net.TCPConn{k.c, remote} {
+		c.SetReadDeadline(begin.Add(min(f.idle(), parkAfter)))
+		c.SetWriteDeadline(begin.Add(f.idle()))
+	}
 	var ended atomic.Int32
 	finish := func(dst *net.TCPConn, err error) {
 		if err == nil {
