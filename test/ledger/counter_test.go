@@ -236,7 +236,8 @@ func lines(file string, size int64) counter {
 	}
 }
 
-// inGroup reads a file of the box's own control group.
+// inGroup reads a file of the box's own control group. Below work/ are its commands only; the
+// group itself also has PID 1, whose Go runtime may start a thread at any moment.
 func inGroup(names ...string) counter {
 	return func(s *scene) (int64, error) {
 		for _, name := range names {

@@ -11,7 +11,7 @@ import (
 
 // processKinds are processes and what belongs to them.
 var processKinds = []kind{
-	{name: "processes", take: processes, held: least(inGroup("pids.current")), bareless: "only a box has a group", limit: func() bound { return share(spec.DefaultPIDs) }, why: "pid_max is one pool of the host"},
+	{name: "processes", take: processes, held: least(inGroup("work/pids.current")), bareless: "only a box has a group", limit: func() bound { return share(spec.DefaultPIDs) }, why: "pid_max is one pool of the host"},
 	{name: "stacks of processes in the kernel", take: processes, held: meminfo("KernelStack"), limit: inMemory, why: "charged"},
 	{name: "queued signals", take: queuedSignals, held: slab("sigqueue"), limit: inMemory, why: "RLIMIT_SIGPENDING of the box's user"},
 	{name: "POSIX timers", take: posixTimers, held: slab("posix_timers_cache"), limit: inMemory, why: "RLIMIT_SIGPENDING of the box's user"},
