@@ -23,7 +23,7 @@ import (
 func TestBypasses(t *testing.T) {
 	w := shop(t)
 	secret := w.server(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "SECRET") })
-	for _, a := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", "192.168.0.1", "100.64.0.1", "0.0.0.0", "[::1]", "[fd00::1]", "[fe80::1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "127.1.2.3", "10.9.9.9", "93.184.216.99"} {
+	for _, a := range []string{"127.0.0.1", "169.254.169.254", "10.0.0.1", "192.168.0.1", "100.64.0.1", "0.0.0.0", "[::1]", "[fd00::1]", "[fe80::1]", "[64:ff9b::7f00:1]", "[64:ff9b::a9fe:a9fe]", "[64:ff9b::a00:1]", "[64:ff9b::a09:909]", "[64:ff9b::5db8:d863]", "[64:ff9b::5db8:d862]", "[64:ff9b:1::5db8:d822]", "[2002:7f00:1::]", "[2002:5db8:d822::]", "127.1.2.3", "10.9.9.9", "93.184.216.99"} {
 		w.place(a+":80", secret)
 		w.place(a+":443", secret)
 		w.place(a+":25", secret)
@@ -34,10 +34,11 @@ func TestBypasses(t *testing.T) {
 	w.name("meta.example", "169.254.169.254")
 	w.name("v6.example", "::ffff:10.0.0.1")
 	w.name("nat64.example", "64:ff9b::7f00:1")
+	w.name("nat64own.example", "64:ff9b::5db8:d863")
 	w.name("all.example", "127.0.0.1", "10.0.0.1", "::1", "fd00::1")
 	w.name("own.example", "93.184.216.99")
 	w.name("localhost", "127.0.0.1")
-	b := w.box(Config{Rules: rules.Rules{Public: true, Deny: []string{"evil.example", "*.evil.example"}, Allow: []string{"10.9.9.9:5432"}},
+	b := w.box(Config{Rules: rules.Rules{Public: true, Deny: []string{"evil.example", "*.evil.example", "93.184.216.98"}, Allow: []string{"10.9.9.9:5432"}},
 		Host: rules.Surroundings{Own: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("93.184.216.99")} }}})
 
 	get := func(url, host string) string { return fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", url, host) }
@@ -102,6 +103,14 @@ func TestBypasses(t *testing.T) {
 		"loopback, mapped, hex":       both("[::ffff:7f00:1]"),
 		"loopback, NAT64":             both("[64:ff9b::7f00:1]"),
 		"loopback, 6to4":              both("[2002:7f00:1::]"),
+		"metadata, NAT64":             both("[64:ff9b::a9fe:a9fe]"),
+		"a private address, NAT64":    both("[64:ff9b::10.0.0.1]"),
+		"a private port, NAT64":       both("[64:ff9b::a09:909]"),
+		"the host, NAT64":             both("[64:ff9b::5db8:d863]"),
+		"name of the host, NAT64":     both("nat64own.example"),
+		"a denied address, NAT64":     both("[64:ff9b::5db8:d862]"),
+		"a public one, local NAT64":   both("[64:ff9b:1::5db8:d822]"),
+		"a public one, 6to4":          both("[2002:5db8:d822::]"),
 		"IPv6 with a zone":            both("[fe80::1%25eth0]"),
 		"IPv6 without brackets":       both("::1"),
 		"any address":                 both("0.0.0.0"),
@@ -203,6 +212,36 @@ func TestListenersBehindRoutes(t *testing.T) {
 	for target, status := range map[string]int{public1 + ":7": 200, public1 + ":80": 403, "shop.example:80": 403} {
 		if _, r := b.tunnel(target); r.StatusCode != status {
 			t.Errorf("%s: %s", target, r.Status)
+		}
+	}
+}
+
+// TestNAT64: on a host with DNS64, names of IPv4 only are reached through the translator, and so is a
+// private service that an IPv4 entry opens. Routes and listeners are asked about the address inside.
+func TestNAT64(t *testing.T) {
+	w := shop(t)
+	site := w.server(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, "translated") })
+	for _, ap := range []string{"[64:ff9b::5db8:d822]:80", "[64:ff9b::a09:909]:80", "[64:ff9b::5db8:d823]:80", "[64:ff9b::5db8:d824]:80", "[64:ff9b::5db8:d824]:81"} {
+		w.place(ap, site)
+	}
+	w.name("four.example", "64:ff9b::5db8:d822")
+	w.name("inside.example", "64:ff9b::a09:909")
+	w.name("routed.example", "64:ff9b::5db8:d823")
+	b := w.box(Config{Rules: rules.Rules{Public: true, Allow: []string{"10.9.9.9:80", "93.184.216.36:80-81"}}, Host: rules.Surroundings{
+		Own:   func() []netip.Addr { return []netip.Addr{} },
+		Never: func(to netip.AddrPort) bool { return to == netip.MustParseAddrPort("127.0.0.1:81") },
+	}})
+	b.routed = func(addr netip.Addr) (bool, error) {
+		return addr == netip.MustParseAddr("93.184.216.35") || addr == netip.MustParseAddr("93.184.216.36"), nil
+	}
+	for host, reached := range map[string]bool{
+		"four.example": true, "[64:ff9b::5db8:d822]": true, "[64:ff9b::93.184.216.34]": true, "inside.example": true, "[64:ff9b::a09:909]": true,
+		"routed.example": false, "[64:ff9b::5db8:d823]": false, // a route leads 93.184.216.35 here
+		"[64:ff9b::5db8:d824]": true, "[64:ff9b::5db8:d824]:81": false, // an entry opens 93.184.216.36 of this host, but no listener of boxd
+	} {
+		answer := b.raw("GET http://" + host + "/ HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
+		if strings.Contains(answer, "translated") != reached || strings.Contains(answer, " 403 ") == reached {
+			t.Errorf("%s: %q", host, answer)
 		}
 	}
 }

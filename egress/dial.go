@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -53,22 +54,36 @@ func (p *Proxy) dial(ctx context.Context, t rules.Target) (*net.TCPConn, netip.A
 }
 
 // address is [rules.Set.Address], to which an address that the host's routes lead to the host itself is
-// one of the host. The error is that of reading the route.
+// one of the host, and so is an IPv4 address inside of ap's. The error is that of reading a route.
 func (p *Proxy) address(set *rules.Set, ap netip.AddrPort, byName bool) (rules.Verdict, error) {
-	addr, host := ap.Addr().Unmap(), p.cfg.Host
-	if !addr.IsLoopback() { // which has rules of its own
-		here, err := p.routed(addr)
+	host, forms := p.cfg.Host, []netip.Addr{ap.Addr().Unmap()}
+	if inner, ok := rules.Embedded(forms[0]); ok {
+		forms = append(forms, inner)
+	}
+	var here []netip.Addr
+	for _, addr := range forms {
+		if addr.IsLoopback() { // which has rules of its own
+			continue
+		}
+		local, err := p.routed(addr)
 		if err != nil {
 			return rules.Verdict{}, err
 		}
-		if here {
-			host.Own = func() []netip.Addr { return []netip.Addr{addr} }
-			if never := host.Never; never != nil {
-				// Never knows the addresses of interfaces only; a listener on all addresses
-				// is on this one, too.
-				host.Never = func(to netip.AddrPort) bool {
-					return never(to) || never(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()))
-				}
+		if local {
+			here = append(here, addr)
+		}
+	}
+	if here != nil {
+		var own []netip.Addr
+		if host.Own != nil {
+			own = host.Own()
+		}
+		host.Own = func() []netip.Addr { return slices.Concat(own, here) }
+		if never := host.Never; never != nil {
+			// Never knows the addresses of interfaces only; a listener on all addresses
+			// is on this one, too.
+			host.Never = func(to netip.AddrPort) bool {
+				return never(to) || never(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()))
 			}
 		}
 	}
@@ -213,7 +228,7 @@ func (p *Proxy) dialUpstream(ctx context.Context, via *url.URL) (*net.TCPConn, n
 		return nil, netip.AddrPort{}, err
 	}
 	return p.reach(ctx, t, func(ap netip.AddrPort) error {
-		if p.cfg.Host.Never != nil && p.cfg.Host.Never(ap) {
+		if p.cfg.Host.IsListener(ap) {
 			return &Refusal{Target: t, Verdict: rules.Verdict{Rule: "address", Reason: "the upstream proxy is a listener of boxd"}}
 		}
 		return nil

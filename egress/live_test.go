@@ -634,7 +634,8 @@ func TestDenialsAreBounded(t *testing.T) {
 	}
 }
 
-// TestUpstream: through an HTTP proxy and a SOCKS5 proxy with a login that is read again.
+// TestUpstream: through an HTTP proxy and a SOCKS5 proxy with a login that is read again. A request that
+// gets a secret goes through a tunnel of it, in TLS.
 func TestUpstream(t *testing.T) {
 	login := t.TempDir() + "/login"
 	for _, scheme := range []string{"http", "socks5"} {
@@ -644,7 +645,7 @@ func TestUpstream(t *testing.T) {
 			var accept atomic.Bool
 			accept.Store(true)
 			// The upstream is another proxy of ours, behind a door that checks the login.
-			inner := w.box(Config{Rules: allowing("shop.example", "shop.example:7", "inner.example:7", "93.184.216.34:7")})
+			inner := w.box(Config{Rules: allowing("shop.example", "shop.example:7", "inner.example:7", "93.184.216.34:7", "api.example")})
 			door := w.sink(func(c *net.TCPConn) {
 				br := bufio.NewReader(c)
 				u, err := net.Dial("tcp", inner.addr)
@@ -689,8 +690,14 @@ func TestUpstream(t *testing.T) {
 			})
 			w.place("10.20.30.40:3128", door)
 			w.name("proxy.corp", "10.20.30.40")
-			r := rules.Rules{Public: true, Upstream: scheme + "://proxy.corp:3128", UpstreamLogin: &rules.Source{File: login}}
-			b := w.box(Config{Rules: r})
+			w.name("api.example", "93.184.216.77")
+			w.place("93.184.216.77:443", w.tlsServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				fmt.Fprintf(rw, "key %q, login %q", r.Header.Get("X-Key"), r.Header.Get("Proxy-Authorization"))
+			}), "api.example"))
+			t.Setenv("BOXD_TEST_KEY", "from the operator")
+			r := rules.Rules{Public: true, Upstream: scheme + "://proxy.corp:3128", UpstreamLogin: &rules.Source{File: login},
+				Inject: []rules.Inject{{Host: "api.example", Header: "X-Key", ValueFrom: rules.Source{Env: "BOXD_TEST_KEY"}}}}
+			b := w.box(Config{Rules: r, Roots: w.roots()})
 			for _, who := range []string{"me:first", "me:second"} {
 				if err := os.WriteFile(login, []byte(who+"\n"), 0o600); err != nil {
 					t.Fatal(err)
@@ -708,6 +715,11 @@ func TestUpstream(t *testing.T) {
 			if answer := b.raw("GET http://shop.example/x HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"); !strings.Contains(answer, "hello from shop.example/x") {
 				t.Errorf("%q", answer)
 			}
+			answer := b.raw("GET http://api.example/ HTTP/1.1\r\nHost: api.example\r\nX-Key: of the box\r\nConnection: close\r\n\r\n")
+			if want := `key "from the operator", login ""`; !strings.Contains(answer, want) || *asked.Load() != "me:second" {
+				t.Errorf("a request with a secret: %q, want %q; the upstream was asked as %q", answer, want, *asked.Load())
+			}
+			inner.await(func(c Connection) bool { return c.Name == "api.example" && c.Port == 443 && c.Protocol != "inject" })
 			// The upstream proxy is at an address that the session's viewers do not learn.
 			if live := b.Live(); len(live) == 0 || live[0].Address.IsValid() {
 				t.Errorf("%+v", live)

@@ -34,8 +34,7 @@ var classes = func() (list []class) {
 		{"240.0.0.0/4", "a reserved address"},
 		{"::/128", "an address of this host"},
 		{"::1/128", "a loopback address"},
-		{"64:ff9b::/96", "a NAT64 address"},
-		{"64:ff9b:1::/48", "a NAT64 address"},
+		{"64:ff9b:1::/48", "a NAT64 address"}, // of a local translator (RFC 8215), which may reach private addresses
 		{"2001::/32", "a Teredo address"},
 		{"2001::/23", "a reserved address"},
 		{"2001:db8::/32", "a documentation address"},
@@ -64,7 +63,8 @@ type Surroundings struct {
 	// opens one. While it returns nil, because they cannot be read, every address is
 	// refused. A nil function means that the host has none.
 	Own func() []netip.Addr
-	// Never reports addresses that no entry opens: the listeners of boxd itself.
+	// Never reports addresses that no entry opens: the listeners of boxd itself. It need not know
+	// NAT64 and 6to4 addresses: it is asked for the IPv4 address inside as well.
 	Never func(netip.AddrPort) bool
 }
 
@@ -77,13 +77,25 @@ func (h Surroundings) own() (list []netip.Addr, known bool) {
 	return list, list != nil
 }
 
-// classOf returns the class of addr, nil for an address of the public internet. own are the
-// addresses of the host.
+// IsListener reports whether ap, or the IPv4 address inside it, is one that no entry opens.
+func (h Surroundings) IsListener(ap netip.AddrPort) bool {
+	if h.Never == nil {
+		return false
+	}
+	inner, ok := Embedded(ap.Addr())
+	return h.Never(ap) || ok && h.Never(netip.AddrPortFrom(inner, ap.Port()))
+}
+
+// classOf returns the class of addr, nil for an address of the public internet and for a NAT64 address,
+// which is as public as the IPv4 address inside. own are the addresses of the host.
 func classOf(addr netip.Addr, own []netip.Addr) *class {
 	for _, o := range own {
 		if o.Unmap().WithZone("") == addr {
 			return &class{netip.PrefixFrom(addr, addr.BitLen()), "an address of this host"}
 		}
+	}
+	if nat64.Contains(addr) {
+		return nil
 	}
 	for i := range classes {
 		if classes[i].prefix.Contains(addr) {
@@ -93,19 +105,27 @@ func classOf(addr netip.Addr, own []netip.Addr) *class {
 	return nil
 }
 
-var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+// The well-known prefix of translators from IPv6 to IPv4 (RFC 6052, section 2.1), and that of 6to4 (RFC
+// 3056). A prefix that a network chose for its own translator looks like any other public address.
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96")
+	sixToFour = netip.MustParsePrefix("2002::/16")
+)
 
-// embedded returns the IPv4 address that a NAT64 or 6to4 address leads to.
-func embedded(addr netip.Addr) (netip.Addr, bool) {
-	if !addr.Is6() {
+// translated returns the IPv4 address that a NAT64 address stands for.
+func translated(addr netip.Addr) (netip.Addr, bool) {
+	if !nat64.Contains(addr) {
 		return addr, false
 	}
 	b := addr.As16()
-	switch {
-	case b[0] == 0x20 && b[1] == 0x02:
+	return netip.AddrFrom4([4]byte(b[12:])), true
+}
+
+// Embedded returns the IPv4 address that a NAT64 or 6to4 address leads to.
+func Embedded(addr netip.Addr) (netip.Addr, bool) {
+	if sixToFour.Contains(addr) {
+		b := addr.As16()
 		return netip.AddrFrom4([4]byte(b[2:6])), true
-	case nat64.Contains(addr):
-		return netip.AddrFrom4([4]byte(b[12:16])), true
 	}
-	return addr, false
+	return translated(addr)
 }

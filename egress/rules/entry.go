@@ -106,4 +106,12 @@ func (e *entry) hasName(name string) bool {
 	return e.name == name || e.name[0] == '.' && strings.HasSuffix(name, e.name)
 }
 
-func (e *entry) hasAddr(addr netip.Addr) bool { return e.prefix.IsValid() && e.prefix.Contains(addr) }
+// hasAddr reports whether addr, or the IPv4 address that a NAT64 address stands for, is the entry's or
+// in its CIDR.
+func (e *entry) hasAddr(addr netip.Addr) bool {
+	if !e.prefix.IsValid() {
+		return false
+	}
+	inner, ok := translated(addr)
+	return e.prefix.Contains(addr) || ok && e.prefix.Contains(inner)
+}

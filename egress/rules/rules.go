@@ -347,15 +347,24 @@ func (s *Set) DeniedName(t Target) *Verdict {
 //
 // An entry opens special addresses, such as private ones, only if it lies within their
 // range: 10.1.0.0/16 opens private addresses, 0.0.0.0/0 does not.
+//
+// A NAT64 address (64:ff9b::/96) is decided as the IPv4 address inside: IPv4 entries cover it, and no
+// other entry opens it if that address is special. Entries for the NAT64 address itself count, too.
 func (s *Set) Address(ap netip.AddrPort, byName bool, h Surroundings) Verdict {
-	v := s.address(ap, byName, h)
+	v := Verdict{Allowed: true}
+	if inner, ok := Embedded(ap.Addr()); ok {
+		v = s.address(netip.AddrPortFrom(inner, ap.Port()), true, h)
+	}
+	if v.Allowed {
+		v = s.address(ap, byName, h)
+	}
 	if byName { // Decide has narrowed the name
 		return v
 	}
 	return s.narrow(v, func(e *entry) bool { return e.hasAddr(ap.Addr().Unmap()) && e.hasPort(ap.Port(), false) })
 }
 
-// address is Address by Deny, Allow and Public.
+// address is Address by Deny, Allow and Public, for the address as it stands.
 func (s *Set) address(ap netip.AddrPort, byName bool, h Surroundings) Verdict {
 	addr, port := ap.Addr().Unmap(), ap.Port()
 	if addr.Zone() != "" || !addr.IsValid() {
@@ -365,7 +374,7 @@ func (s *Set) address(ap netip.AddrPort, byName bool, h Surroundings) Verdict {
 	if !known {
 		return Verdict{Rule: "address", Reason: "boxd cannot read the addresses of its host"}
 	}
-	if h.Never != nil && h.Never(netip.AddrPortFrom(addr, port)) {
+	if h.IsListener(netip.AddrPortFrom(addr, port)) {
 		return Verdict{Rule: "address", Reason: fmt.Sprintf("%s is a listener of boxd", ap)}
 	}
 	for i := range s.deny {
@@ -389,12 +398,6 @@ func (s *Set) address(ap netip.AddrPort, byName bool, h Surroundings) Verdict {
 	}
 	switch {
 	case v.Allowed:
-		// An address that leads to another one through a translator is two addresses.
-		if inner, ok := embedded(addr); ok {
-			if iv := s.Address(netip.AddrPortFrom(inner, port), true, h); !iv.Allowed {
-				return iv
-			}
-		}
 		return v
 	case special != nil:
 		return Verdict{Rule: "address", Reason: fmt.Sprintf("%s is %s", addr, special.what)}

@@ -140,6 +140,81 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestTranslated: the IPv4 address inside decides about a NAT64 address, whichever way the IPv4 address is
+// decided, and about no address of another translator.
+func TestTranslated(t *testing.T) {
+	own, daemon, routed := netip.MustParseAddr("93.184.216.1"), netip.MustParseAddrPort("93.184.216.2:7777"), netip.MustParseAddr("64:ff9b::5db8:d805") // 93.184.216.5
+	h := Surroundings{Own: func() []netip.Addr { return []netip.Addr{own, routed} }, Never: func(a netip.AddrPort) bool { return a == daemon }}
+	nat64Of := func(addr netip.Addr) netip.Addr {
+		b := nat64.Addr().As16()
+		v4 := addr.As4()
+		copy(b[12:], v4[:])
+		return netip.AddrFrom16(b)
+	}
+	addrs := []string{"8.8.8.8:53", "8.8.8.8:443", "8.8.8.8:25", "4.4.4.4:443", "4.4.5.4:443", "93.184.216.1:443", "93.184.216.2:7777", "93.184.216.2:7778", "10.1.2.3:5432", "10.1.2.3:443", "10.2.2.3:5432", "198.51.100.7:443"}
+	for _, c := range classes {
+		if c.prefix.Addr().Is4() {
+			addrs = append(addrs, netip.AddrPortFrom(c.prefix.Addr(), 443).String(), netip.AddrPortFrom(last(c.prefix), 443).String())
+		}
+	}
+	for _, r := range []Rules{
+		{},
+		{Public: true},
+		{Public: true, Deny: []string{"4.4.4.0/24", "8.8.8.8:53"}},
+		{Public: true, MoreDeny: [][]string{{"8.8.0.0/16"}}},
+		{Public: true, Allow: []string{"10.1.0.0/16:5432", "198.51.100.7", "93.184.216.1", "93.184.216.2:7777", "169.254.169.254"}, Deny: []string{"10.1.2.0/25"}},
+		{Public: true, Allow: []string{"10.1.0.0/16:5432", "198.51.100.7", "93.184.216.1", "93.184.216.2:7777", "127.0.0.0/8"}},
+		{Allow: []string{"0.0.0.0/0:1-65535", "8.8.8.8:443"}},
+		{Public: true, Allow: []string{"10.0.0.0/8:1-65535"}, Only: [][]string{{"10.1.0.0/16:5432", "8.8.8.8"}}},
+	} {
+		s := compile(t, r)
+		for _, text := range addrs {
+			ap := netip.MustParseAddrPort(text)
+			for _, byName := range []bool{false, true} {
+				want, got := s.Address(ap, byName, h), s.Address(netip.AddrPortFrom(nat64Of(ap.Addr()), ap.Port()), byName, h)
+				if got.Allowed != want.Allowed || got.Any != want.Any || got.Rule != want.Rule {
+					t.Errorf("%+v: %s, by name %t: %+v; inside NAT64: %+v", r, text, byName, want, got)
+				}
+			}
+		}
+	}
+	for _, c := range []struct {
+		rules  Rules
+		target string
+		want   bool
+	}{
+		{Rules{Public: true}, "[64:ff9b::808:808]:443", true},
+		{Rules{Public: true}, "[64:ff9b::a00:5]:443", false},
+		{Rules{Public: true}, "[64:ff9b::1:808:808]:443", false}, // not in the /96
+		{Rules{Public: true}, "[64:ff9b:1::808:808]:443", false},
+		{Rules{Public: true}, "[2002:808:808::1]:443", false},
+		{Rules{Public: true, Allow: []string{"8.8.8.8"}}, "[2002:808:808::1]:443", false},
+		{Rules{Public: true, Allow: []string{"8.8.8.8"}}, "[64:ff9b:1::808:808]:443", false},
+		{Rules{Allow: []string{"2002:808::/32"}}, "[2002:808:808::1]:443", true},
+		{Rules{Allow: []string{"2002::/16"}}, "[2002:a00:5::1]:443", false},
+		{Rules{Allow: []string{"2002::/16"}, Deny: []string{"8.8.8.8"}}, "[2002:808:808::1]:443", false},
+		{Rules{Allow: []string{"2002::/16"}, Only: [][]string{{"8.8.8.8"}}}, "[2002:808:808::1]:443", false}, // another host than 8.8.8.8
+		{Rules{Allow: []string{"[2002::/16]:7777"}}, "[2002:5db8:d802::1]:7777", false},
+		{Rules{Allow: []string{"64:ff9b::808:808"}}, "[64:ff9b::808:808]:443", true}, // entries of IPv6
+		{Rules{Allow: []string{"64:ff9b::/96"}}, "[64:ff9b::808:808]:443", true},
+		{Rules{Allow: []string{"64:ff9b::a00:5", "64:ff9b::a00:0/104", "64:ff9b::/96", "::/0"}}, "[64:ff9b::a00:5]:443", false},
+		{Rules{Public: true, Deny: []string{"64:ff9b::/96"}}, "[64:ff9b::808:808]:443", false},
+		{Rules{Public: true, Deny: []string{"64:ff9b::808:0/112"}}, "[64:ff9b::808:808]:443", false},
+		{Rules{Public: true, Deny: []string{"64:ff9b::808:0/112"}}, "8.8.8.8:443", true},
+		{Rules{Public: true, Allow: []string{"93.184.216.5"}}, "[64:ff9b::5db8:d805]:443", false}, // the host's own
+		{Rules{Public: true, Allow: []string{"64:ff9b::5db8:d805"}}, "[64:ff9b::5db8:d805]:443", true},
+		{Rules{Public: true, Allow: []string{"64:ff9b::5db8:d805"}, Deny: []string{"93.184.216.5"}}, "[64:ff9b::5db8:d805]:443", false},
+	} {
+		target, err := ParseAuthority(c.target, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := compile(t, c.rules).Decide(target, h); v.Allowed != c.want {
+			t.Errorf("%+v: %s: %+v", c.rules, c.target, v)
+		}
+	}
+}
+
 func last(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < 8*len(b); i++ {

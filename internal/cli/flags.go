@@ -32,6 +32,8 @@ type runFlags struct {
 	allow, deny        []string // what the network leads to
 	netLimits          spec.NetworkLimits
 	inject             []rules.Inject
+	upstream           string // proxy for all connections
+	upstreamLogin      string // file with its user:password; made absolute
 	explain            bool
 	publish            []spec.PublishWish
 }
@@ -57,6 +59,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.deny, "deny", nil, "never let it reach `NAME` (repeatable)")
 	fs.Var(limitsValue(&f.netLimits), "net-limit", "bound its use: `LIMITS` such as connections=64,bytes=2G,bandwidth=10M,idle=5m (repeatable)")
 	fs.Var(injectValue(&f.inject), "inject", "send http://HOST by https with a secret: `RULE` 'HOST HEADER=file:PATH' or 'HOST HEADER=env:NAME' (repeatable)")
+	fs.StringVar(&f.upstream, "upstream", "", "send all connections through another proxy: `URL` http://HOST:PORT or socks5://HOST:PORT")
+	fs.StringVar(&f.upstreamLogin, "upstream-login", "", "read the user:password for --upstream from `FILE`, for each connection")
 	fs.Var(publishValue(&f.publish), "publish", "lead from port HOST of 127.0.0.1, or a free one that stderr names, to the box: `[HOST:]PORT` (repeatable)")
 	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
@@ -79,6 +83,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	completeFlag(cmd, "output-limit", "1M", "16M", "64M", unlimited)
 	completeFlag(cmd, "hostname")
 	completeFlag(cmd, "publish")
+	completeFlag(cmd, "upstream")
+	completeFiles(cmd, "upstream-login")
 	completeDirs(cmd, "workspace")
 	completeFiles(cmd, "mount")
 }

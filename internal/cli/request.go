@@ -68,7 +68,7 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 
 // check applies the rules between flags.
 func (f *runFlags) check(args []string) error {
-	if err := refuseEmpty(f.given, "image", "pull", "workspace", "workdir", "hostname", "init", "state-dir", "data-dir"); err != nil {
+	if err := refuseEmpty(f.given, "image", "pull", "workspace", "workdir", "hostname", "init", "state-dir", "data-dir", "upstream", "upstream-login"); err != nil {
 		return err
 	}
 	if err := f.checkNetwork(); err != nil {

@@ -25,7 +25,11 @@ const networkProxy = "proxy"
 
 // rules returns what the box may reach. Without --allow that is every public address.
 func (f *runFlags) rules() rules.Rules {
-	return rules.Rules{Allow: f.allow, Deny: f.deny, Public: len(f.allow) == 0, Limits: f.netLimits, Inject: f.inject}
+	r := rules.Rules{Allow: f.allow, Deny: f.deny, Public: len(f.allow) == 0, Limits: f.netLimits, Inject: f.inject, Upstream: f.upstream}
+	if f.upstreamLogin != "" {
+		r.UpstreamLogin = &rules.Source{File: f.upstreamLogin}
+	}
+	return r
 }
 
 var limitExamples = []string{"connections=64", "bytes=1G", "bandwidth=10M", "idle=5m"}
@@ -97,8 +101,13 @@ func (f *runFlags) checkNetwork() error {
 	switch {
 	case f.network != spec.None && f.network != networkProxy:
 		return &engine.FieldError{Field: "--network", Value: spec.Quote(f.network), Rule: "must be none or proxy"}
-	case f.network == spec.None && len(f.allow)+len(f.deny)+len(f.inject) > 0 || f.network == spec.None && f.netLimits != (spec.NetworkLimits{}):
-		return &engine.FieldError{Field: "--allow, --deny, --net-limit, --inject", Value: "without a network", Rule: "need --network proxy"}
+	case f.network == spec.None && (len(f.allow)+len(f.deny)+len(f.inject) > 0 || f.netLimits != (spec.NetworkLimits{}) || f.upstream+f.upstreamLogin != ""):
+		return &engine.FieldError{Field: "--allow, --deny, --net-limit, --inject, --upstream, --upstream-login", Value: "without a network", Rule: "need --network proxy"}
+	case f.upstreamLogin != "":
+		var err error
+		if f.upstreamLogin, err = filepath.Abs(f.upstreamLogin); err != nil {
+			return err
+		}
 	}
 	set, err := rules.Compile(f.rules())
 	if bad, ok := errors.AsType[*engine.FieldError](err); ok {
@@ -108,7 +117,8 @@ func (f *runFlags) checkNetwork() error {
 		} else if _, name, ok := strings.Cut(field, "]."); ok {
 			bad.Rule = name + ": " + bad.Rule
 		}
-		return &engine.FieldError{Field: "--" + flag, Value: bad.Value, Rule: bad.Rule}
+		asFlag := strings.NewReplacer("upstream_login", "--upstream-login", "set upstream", "give --upstream")
+		return &engine.FieldError{Field: "--" + strings.ReplaceAll(flag, "_", "-"), Value: bad.Value, Rule: asFlag.Replace(bad.Rule)}
 	}
 	if err != nil {
 		return err
@@ -119,6 +129,11 @@ func (f *runFlags) checkNetwork() error {
 		}
 		if _, err := egress.ReadSecret(in.ValueFrom); err != nil {
 			return fmt.Errorf("--inject %s: %w", in.Host, err)
+		}
+	}
+	if f.upstreamLogin != "" {
+		if _, err := egress.ReadSecret(rules.Source{File: f.upstreamLogin}); err != nil {
+			return fmt.Errorf("--upstream-login: %w", err)
 		}
 	}
 	return nil

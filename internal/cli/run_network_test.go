@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -51,6 +52,26 @@ func TestInjectFlag(t *testing.T) {
 		if err := v.Set(text); text != "X=file:/x" && err == nil {
 			t.Errorf("%q: no error", text)
 		}
+	}
+}
+
+// TestUpstreamFlags: the file of the login is read later, so its path no longer depends on the working
+// directory; and a box without --allow reaches public addresses through the upstream proxy, too.
+func TestUpstreamFlags(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("login", []byte("me:first\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	login, err := filepath.Abs("login")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := runFlags{network: networkProxy, upstream: "socks5://proxy.corp:1080", upstreamLogin: "login"}
+	if err := f.checkNetwork(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := f.rules(), (rules.Rules{Public: true, Upstream: "socks5://proxy.corp:1080", UpstreamLogin: &rules.Source{File: login}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -265,14 +266,41 @@ func TestRunNetwork(t *testing.T) {
 	}
 }
 
-// TestNetworkUpstream: the confined daemon reads the login of the upstream proxy for each connection,
-// from a file outside of its own directories that is replaced meanwhile.
-func TestNetworkUpstream(t *testing.T) {
+// upstreamProxy runs a proxy that asks for a login, until the test ends. To each request it answers
+// itself, also in tunnels. It returns its URL and what it was asked for: METHOD HOST LOGIN, with the
+// method SOCKS5 of a socks5 proxy.
+func upstreamProxy(t *testing.T, scheme string) (url string, asked *sync.Map) {
+	t.Helper()
 	l := listenOutside(t)
-	var logins sync.Map
+	asked = &sync.Map{}
+	tunnel := func(c net.Conn, r *bufio.Reader) {
+		if _, err := http.ReadRequest(r); err == nil {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\ntunnel\n")
+		}
+	}
+	if scheme == "socks5" {
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					c.SetDeadline(time.Now().Add(time.Minute))
+					r := bufio.NewReader(c)
+					if what, err := acceptSOCKS(c, r); err == nil {
+						asked.Store(what, true)
+						tunnel(c, r)
+					}
+				}()
+			}
+		}()
+		return "socks5://" + l.Addr().String(), asked
+	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		login, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(r.Header.Get("Proxy-Authorization"), "Basic "))
-		logins.Store(r.Method+" "+r.Host+" "+string(login), true)
+		asked.Store(r.Method+" "+r.Host+" "+string(login), true)
 		if r.Method != http.MethodConnect {
 			fmt.Fprintf(w, "hello %s\n", r.Host)
 			return
@@ -283,12 +311,55 @@ func TestNetworkUpstream(t *testing.T) {
 		}
 		defer c.Close()
 		io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-		if _, err := http.ReadRequest(rw.Reader); err == nil {
-			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\ntunnel\n")
-		}
+		tunnel(c, rw.Reader)
 	})}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
+	return "http://" + l.Addr().String(), asked
+}
+
+// acceptSOCKS plays the server of RFC 1928, with a login (RFC 1929), until the tunnel is open. It
+// accepts names only.
+func acceptSOCKS(c io.Writer, r *bufio.Reader) (asked string, err error) {
+	field := func() string { // a length of one byte, and as many bytes
+		n, _ := r.ReadByte()
+		b := make([]byte, n)
+		_, readErr := io.ReadFull(r, b)
+		err = errors.Join(err, readErr)
+		return string(b)
+	}
+	r.Discard(1) // the version
+	if !strings.Contains(field(), "\x02") {
+		return "", errors.New("the client has no login")
+	}
+	c.Write([]byte{5, 2})
+	r.Discard(1)
+	user, password := field(), field()
+	c.Write([]byte{1, 0})
+	if head, err := r.Peek(4); err != nil || string(head) != "\x05\x01\x00\x03" {
+		return "", fmt.Errorf("the request %q is not for a name: %w", head, err)
+	}
+	r.Discard(4)
+	name, port := field(), make([]byte, 2)
+	_, readErr := io.ReadFull(r, port)
+	c.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
+	return fmt.Sprintf("SOCKS5 %s:%d %s:%s", name, binary.BigEndian.Uint16(port), user, password), errors.Join(err, readErr)
+}
+
+// wasAsked fails the test unless a proxy of upstreamProxy was asked for what.
+func wasAsked(t *testing.T, asked *sync.Map, what string) {
+	t.Helper()
+	if _, ok := asked.Load(what); !ok {
+		asked.Range(func(k, _ any) bool { t.Logf("the upstream proxy got %q", k); return true })
+		t.Errorf("the upstream proxy did not get %q", what)
+	}
+}
+
+// TestNetworkUpstream: the confined daemon reads the login of an upstream proxy for each connection,
+// from a file outside of its own directories that is replaced meanwhile.
+func TestNetworkUpstream(t *testing.T) {
+	web, webAsked := upstreamProxy(t, "http")
+	socks, socksAsked := upstreamProxy(t, "socks5")
 	d := newDaemon(t)
 	dir := t.TempDir()
 	for _, at := range []string{dir, filepath.Dir(dir)} {
@@ -304,7 +375,10 @@ func TestNetworkUpstream(t *testing.T) {
 		}
 	}
 	file := filepath.Join(filepath.Dir(d.dir), "config.yaml")
-	text := fmt.Sprintf("network: proxy\nprofiles:\n  net:\n    network: true\n    timeout: 60s\n    network_rules: {upstream: \"http://%s\", upstream_login: %s}\n", l.Addr(), login)
+	text := "network: proxy\nprofiles:\n"
+	for profile, url := range map[string]string{"web": web, "socks": socks} {
+		text += fmt.Sprintf("  %s:\n    network: true\n    timeout: 60s\n    network_rules: {upstream: %q, upstream_login: %s}\n", profile, url, login)
+	}
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -313,22 +387,46 @@ func TestNetworkUpstream(t *testing.T) {
 	d.start()
 	for _, who := range []string{"me:first", "me:second"} {
 		replace(who)
-		d.says(0, "hello page.example\n", "exec", "s", "--profile", "net", "--", "curl", "-sS", "http://page.example/")
-		d.says(0, "tunnel\n", "exec", "s", "--", "curl", "-sS", "-p", "http://page.example:8080/")
-		for _, want := range []string{"GET page.example ", "CONNECT page.example:8080 "} {
-			if _, ok := logins.Load(want + who); !ok {
-				logins.Range(func(k, _ any) bool { t.Logf("the upstream proxy got %q", k); return true })
-				t.Errorf("the upstream proxy did not get %q", want+who)
-			}
-		}
+		d.says(0, "hello page.example\n", "exec", "web", "--profile", "web", "--", "curl", "-sS", "http://page.example/")
+		d.says(0, "tunnel\n", "exec", "web", "--", "curl", "-sS", "-p", "http://page.example:8080/")
+		wasAsked(t, webAsked, "GET page.example "+who)
+		wasAsked(t, webAsked, "CONNECT page.example:8080 "+who)
+		d.says(0, "tunnel\n", "exec", "socks", "--profile", "socks", "--", "curl", "-sS", "http://page.example/")
+		d.says(0, "tunnel\n", "exec", "socks", "--", "curl", "-sS", "-p", "http://page.example:8080/")
+		wasAsked(t, socksAsked, "SOCKS5 page.example:80 "+who)
+		wasAsked(t, socksAsked, "SOCKS5 page.example:8080 "+who)
 	}
 	if err := os.Remove(login); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.run("exec", "s", "--", "curl", "-sSi", "http://page.example:8080/"); !strings.Contains(got.stdout, "a secret of the operator cannot be read") || strings.Contains(got.stdout, dir) {
-		t.Errorf("without the file: %v", got)
+	for _, session := range []string{"web", "socks"} {
+		if got := d.run("exec", session, "--", "curl", "-sSi", "http://page.example:8080/"); !strings.Contains(got.stdout, "a secret of the operator cannot be read") || strings.Contains(got.stdout, dir) {
+			t.Errorf("%s, without the file: %v", session, got)
+		}
+		if got := d.run("net", session); strings.Contains(got.stdout, outside) || !strings.Contains(got.stdout, "page.example") {
+			t.Errorf("boxd net %s: %v", session, got)
+		}
 	}
-	if got := d.run("net", "s"); strings.Contains(got.stdout, outside) || !strings.Contains(got.stdout, "page.example") {
-		t.Errorf("boxd net: %v", got)
+}
+
+// TestRunUpstream: boxd run sends the connections of its box through an upstream proxy, too, which the
+// box cannot choose.
+func TestRunUpstream(t *testing.T) {
+	c := newCLI(t)
+	login := filepath.Join(t.TempDir(), "login")
+	if err := os.WriteFile(login, []byte("me:first\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for scheme, want := range map[string]string{"http": "CONNECT page.example:8080 me:first", "socks5": "SOCKS5 page.example:8080 me:first"} {
+		url, asked := upstreamProxy(t, scheme)
+		got := c.run("run", "--network", "proxy", "--upstream", url, "--upstream-login", login, "--", "sh", "-c", "env; curl -sS -p http://page.example:8080/")
+		if got.status != 0 || !strings.HasSuffix(got.stdout, "tunnel\n") || strings.Contains(got.stdout, outside) {
+			t.Errorf("%s: %v", scheme, got)
+		}
+		wasAsked(t, asked, want)
+		got = c.run("run", "--network", "proxy", "--upstream", url, "--upstream-login", login, "--allow", "page.example", "--explain", "--", "curl", "-sS", "-p", "http://other.example:8080/")
+		if got.status != 56 || !strings.Contains(got.stderr, "denied: network other.example:8080 (rule: default), 1 time") {
+			t.Errorf("%s, a name that the rules do not allow: %v", scheme, got)
+		}
 	}
 }

@@ -48,38 +48,41 @@ const (
 )
 
 // goodRanges are the addresses that an allowed name leads to.
-var goodRanges = []netip.Prefix{netip.MustParsePrefix("45.33.0.0/16"), netip.MustParsePrefix("2600:3c00::/32")}
+var goodRanges = []netip.Prefix{netip.MustParsePrefix("45.33.0.0/16"), netip.MustParsePrefix("2600:3c00::/32"), netip.MustParsePrefix("64:ff9b::2d21:0/112")}
 
 // zone has the addresses of names below "example". A name that is not here leads to
 // evilAddr, so a name that slips through the rules is seen to arrive.
 var zone = map[string][]string{
-	"good":       {goodAddr, goodAddr6},
-	"other":      {goodAddr, goodAddr6}, // a second site at the same addresses
-	"open.wild":  {"45.33.0.2"},
-	"six":        {"2600:3c00::6"},
-	"inject":     {"45.33.0.3"},
-	"raw":        {"45.33.0.4"},
-	"private":    {privateAddr},
-	"metadata":   {"169.254.169.254"},
-	"loop":       {"127.0.0.1"},
-	"loop6":      {"::1"},
-	"zero":       {"0.0.0.0"},
-	"own":        {hostAddr4},
-	"routed":     {"93.184.77.5"},
-	"own6":       {hostAddr6},
-	"mapped":     {"::ffff:10.0.0.5"},
-	"nat64":      {"64:ff9b::10.0.0.5"},
-	"nat64local": {"64:ff9b:1::10.0.0.5"},
-	"sixtofour":  {"2002:a00:5::1"},
-	"teredo":     {"2001::a00:5"},
-	"compatible": {"::10.0.0.5"},
-	"ula":        {"fd00::5"},
-	"linklocal":  {"fe80::5"},
-	"cgnat":      {"100.64.0.5"},
-	"multicast":  {"224.0.0.1"},
-	"mixed":      {privateAddr, goodAddr}, // the second one is fine
-	"many":       manyAddrs("10.7."),
-	"manygood":   manyAddrs("45.33."),
+	"good":        {goodAddr, goodAddr6},
+	"other":       {goodAddr, goodAddr6}, // a second site at the same addresses
+	"open.wild":   {"45.33.0.2"},
+	"six":         {"2600:3c00::6"},
+	"inject":      {"45.33.0.3"},
+	"raw":         {"45.33.0.4"},
+	"private":     {privateAddr},
+	"metadata":    {"169.254.169.254"},
+	"loop":        {"127.0.0.1"},
+	"loop6":       {"::1"},
+	"zero":        {"0.0.0.0"},
+	"own":         {hostAddr4},
+	"routed":      {"93.184.77.5"},
+	"own6":        {hostAddr6},
+	"mapped":      {"::ffff:10.0.0.5"},
+	"nat64":       {"64:ff9b::10.0.0.5"},
+	"nat64good":   {"64:ff9b::45.33.0.1"},
+	"nat64own":    {"64:ff9b::" + hostAddr4},
+	"nat64routed": {"64:ff9b::93.184.77.5"},
+	"nat64local":  {"64:ff9b:1::10.0.0.5"},
+	"sixtofour":   {"2002:a00:5::1"},
+	"teredo":      {"2001::a00:5"},
+	"compatible":  {"::10.0.0.5"},
+	"ula":         {"fd00::5"},
+	"linklocal":   {"fe80::5"},
+	"cgnat":       {"100.64.0.5"},
+	"multicast":   {"224.0.0.1"},
+	"mixed":       {privateAddr, goodAddr}, // the second one is fine
+	"many":        manyAddrs("10.7."),
+	"manygood":    manyAddrs("45.33."),
 }
 
 func manyAddrs(prefix string) (list []string) {

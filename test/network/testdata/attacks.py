@@ -172,6 +172,11 @@ FORMS = {
 }
 hosts("address", GOOD4, FORMS, {k: WAYS[k] for k in ("url", "connect", "socks")})
 hosts("address", GOOD4, {k: v for k, v in FORMS.items() if "metadata" in k or "loopback" in k}, {"raw port": by_connect_raw})
+# A NAT64 address leads where the IPv4 address inside does.
+hosts("address inside NAT64", "nat64good.example", {
+    "metadata": "[64:ff9b::169.254.169.254]", "loopback": "[64:ff9b::7f00:1]", "unspecified": "[64:ff9b::]", "private": "[64:ff9b::10.0.0.5]", "CGNAT": "[64:ff9b::100.64.0.5]", "multicast": "[64:ff9b::e000:1]",
+    "the host": f"[64:ff9b::{HOST4}]", "name of the host": "nat64own.example", "routed": "[64:ff9b::93.184.77.5]", "name of routed": "nat64routed.example", "public, local NAT64": "[64:ff9b:1::2d21:1]", "public, 6to4": "[2002:2d21:1::1]",
+})
 
 
 # --- requests, with the profile of names -------------------------------------------------
