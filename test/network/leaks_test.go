@@ -30,6 +30,7 @@ type holdings struct {
 	files      map[int]int // by process
 	goroutines int
 	namespaces int
+	sockets    int // of the network namespace of the tests, also those without a descriptor; not TIME_WAIT
 }
 
 // holdingsNow counts them.
@@ -71,6 +72,16 @@ func holdingsNow(t *testing.T) holdings {
 		}
 	}
 	h.namespaces = len(spaces)
+	protocols, err := os.ReadFile("/proc/thread-self/net/protocols")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(protocols)) {
+		var name string
+		var size, n int
+		fmt.Sscan(line, &name, &size, &n) // not the heading
+		h.sockets += n
+	}
 	return h
 }
 
@@ -91,6 +102,9 @@ func (h holdings) more(before holdings) string {
 	}
 	if h.namespaces > before.namespaces+slack {
 		list = append(list, fmt.Sprintf("%d namespaces, %d before", h.namespaces, before.namespaces))
+	}
+	if h.sockets > before.sockets+slack {
+		list = append(list, fmt.Sprintf("%d sockets, %d before", h.sockets, before.sockets))
 	}
 	slices.Sort(list)
 	return strings.Join(list, "; ")
@@ -148,6 +162,39 @@ func TestManyBoxes(t *testing.T) {
 	}
 	await(t, "everything is given back", func() string {
 		return holdingsNow(t).more(before)
+	})
+}
+
+// TestNetworkLeavesNothing: neither the daemon nor its launcher keeps anything of many sessions that were
+// removed while streams ran in both directions.
+func TestNetworkLeavesNothing(t *testing.T) {
+	d, c := startDaemon(t, streaming)
+	s := newStreams(t, 0)
+	round := func(n int) {
+		for i := range n {
+			id := fmt.Sprint("s", i)
+			names := []string{"connect/up/good.example", "socks/down/good.example"}
+			startStreams(t, c, id, "p", session("streams"), names...)
+			s.flowing(t, names...)
+			if err := c.Remove(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			s.ended(t, names...)
+		}
+	}
+	round(3) // what is made once
+	before := holdingsNow(t)
+	count := 20
+	if testutil.Full() {
+		count = 300
+	}
+	round(count)
+	await(t, "everything is given back", func() string {
+		now := holdingsNow(t)
+		if n, had := now.files[d.PID()], before.files[d.PID()]; n > had+2 { // a connection of a client may be closing
+			return fmt.Sprintf("the daemon has %d descriptors, had %d", n, had)
+		}
+		return now.more(before)
 	})
 }
 
