@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -22,8 +23,17 @@ import (
 //go:embed testdata/attacks.py
 var attacks string
 
-// apiAddress is where daemons of these tests serve their API besides the socket.
-const apiAddress = "127.0.0.1:8421"
+// Addresses at which daemons of these tests listen besides the socket of their API. The ports are
+// those of attacks.py.
+const (
+	apiAddress     = "127.0.0.1:8421"
+	langbotAddress = "127.0.0.1:8422"
+	previewAddress = "127.0.0.1:8423"
+	publishedPort  = 8430 // the first one of the pool
+)
+
+// listeners configure them.
+var listeners = fmt.Sprintf("listen: %s\nlangbot: {listen: %q}\npreview: {url: \"http://preview.localhost:8423\", listen: %q}\n", apiAddress, langbotAddress, previewAddress)
 
 // profiles of the daemons of these tests.
 const profiles = `
@@ -49,7 +59,7 @@ func startDaemon(t *testing.T, more string) (*daemon.Daemon, *client.Client) {
 	testutil.RequireRoot(t)
 	dir := testutil.ReachableDir(t, "")
 	file := filepath.Join(dir, "config.yaml")
-	text := "network: proxy\nlisten: " + apiAddress + "\nprofiles:" + profiles + more
+	text := "network: proxy\n" + listeners + "profiles:" + profiles + more
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -195,10 +205,19 @@ func input(names []string) string {
 
 // TestBypassDaemon: no attack of the table gets around the proxy of a daemon.
 func TestBypassDaemon(t *testing.T) {
-	_, c := startDaemon(t, "")
-	// What the other box has is not in reach of the first one.
-	if _, err := c.Start(t.Context(), "neighbour", apitypes.ProcessRequest{ID: "p", Argv: []string{"python3", "-c", neighbour}, Session: session("addresses"), Ready: &apitypes.Ready{Port: 8123}, Wait: true}); err != nil {
+	_, c := startDaemon(t, fmt.Sprintf("publish: {ports: %d-%d}\n", publishedPort, publishedPort+1))
+	// What the other box has is not in reach of the first one, nor is the port that it publishes.
+	wish := session("addresses")
+	wish.Publish = []spec.PublishWish{{Port: 8123, Host: publishedPort}}
+	if _, err := c.Start(t.Context(), "neighbour", apitypes.ProcessRequest{ID: "p", Argv: []string{"python3", "-c", neighbour}, Session: wish, Ready: &apitypes.Ready{Port: 8123}, Wait: true}); err != nil {
 		t.Fatal(err)
+	}
+	for _, at := range []string{apiAddress, langbotAddress, previewAddress, fmt.Sprint("127.0.0.1:", publishedPort)} {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatalf("nothing listens where the boxes are to be refused: %v", err)
+		}
+		c.Close()
 	}
 	for _, g := range groups {
 		t.Run(g.profile+" "+g.prefixes[0], func(t *testing.T) {

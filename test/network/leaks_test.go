@@ -19,6 +19,7 @@ import (
 	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/boxes"
 	"github.com/boxd/boxd/test/daemon"
@@ -29,6 +30,7 @@ type holdings struct {
 	files      map[int]int // by process
 	goroutines int
 	namespaces int
+	sockets    int // of the network namespace of the tests, also those without a descriptor; not TIME_WAIT
 }
 
 // holdingsNow counts them.
@@ -70,6 +72,16 @@ func holdingsNow(t *testing.T) holdings {
 		}
 	}
 	h.namespaces = len(spaces)
+	protocols, err := os.ReadFile("/proc/thread-self/net/protocols")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(protocols)) {
+		var name string
+		var size, n int
+		fmt.Sscan(line, &name, &size, &n) // not the heading
+		h.sockets += n
+	}
 	return h
 }
 
@@ -90,6 +102,9 @@ func (h holdings) more(before holdings) string {
 	}
 	if h.namespaces > before.namespaces+slack {
 		list = append(list, fmt.Sprintf("%d namespaces, %d before", h.namespaces, before.namespaces))
+	}
+	if h.sockets > before.sockets+slack {
+		list = append(list, fmt.Sprintf("%d sockets, %d before", h.sockets, before.sockets))
 	}
 	slices.Sort(list)
 	return strings.Join(list, "; ")
@@ -147,6 +162,39 @@ func TestManyBoxes(t *testing.T) {
 	}
 	await(t, "everything is given back", func() string {
 		return holdingsNow(t).more(before)
+	})
+}
+
+// TestNetworkLeavesNothing: neither the daemon nor its launcher keeps anything of many sessions that were
+// removed while streams ran in both directions.
+func TestNetworkLeavesNothing(t *testing.T) {
+	d, c := startDaemon(t, streaming)
+	s := newStreams(t, 0)
+	round := func(n int) {
+		for i := range n {
+			id := fmt.Sprint("s", i)
+			names := []string{"connect/up/good.example", "socks/down/good.example"}
+			startStreams(t, c, id, "p", session("streams"), names...)
+			s.flowing(t, names...)
+			if err := c.Remove(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			s.ended(t, names...)
+		}
+	}
+	round(3) // what is made once
+	before := holdingsNow(t)
+	count := 20
+	if testutil.Full() {
+		count = 300
+	}
+	round(count)
+	await(t, "everything is given back", func() string {
+		now := holdingsNow(t)
+		if n, had := now.files[d.PID()], before.files[d.PID()]; n > had+2 { // a connection of a client may be closing
+			return fmt.Sprintf("the daemon has %d descriptors, had %d", n, had)
+		}
+		return now.more(before)
 	})
 }
 
@@ -242,6 +290,89 @@ func TestLauncherKilled(t *testing.T) {
 	}
 	t.Logf("%d of %d requests failed", refused, 2*rounds)
 }
+
+// TestLauncherKilledUnderStreams: the launcher dies while streams run and other programs of their box try
+// what is not allowed. The streams go on, because no launcher is on their way, and nothing else gets out.
+// Networks go off before the answer, with no launcher and with the next one.
+func TestLauncherKilledUnderStreams(t *testing.T) {
+	d, c := startDaemon(t, streaming)
+	s := newStreams(t, 0)
+	second := []string{"connect/up/six.example", "socks/down/six.example"}
+	inBox := map[string]int{ // a process of each
+		"first":  startStreams(t, c, "first", "p", session("streams"), everyWay...),
+		"second": startStreams(t, c, "second", "p", session("streams"), second...),
+	}
+	if _, err := c.Start(t.Context(), "first", apitypes.ProcessRequest{ID: "hostile", Argv: []string{"sh", "-c", hostile}}); err != nil {
+		t.Fatal(err)
+	}
+	s.flowing(t, append(second, everyWay...)...)
+	refused := func() (n int64) {
+		for _, d := range networkOf(t, c, "first").Denied {
+			n += d.Count
+		}
+		return n
+	}
+	off := func(id, when string, names []string) {
+		t.Helper()
+		if _, err := c.Update(t.Context(), id, apitypes.SessionUpdate{LiveWishes: spec.LiveWishes{Network: new(false)}}); err != nil {
+			t.Fatal(err)
+		}
+		if l, open := sockets(t, fmt.Sprint("/proc/", inBox[id]), 3128, 1080); l+open > 0 {
+			t.Errorf("%s: %d listeners and %d open sockets in the box after the answer", when, l, open)
+		}
+		s.ended(t, names...)
+		offFor(t, c, id, when)
+	}
+	world.take()
+	rounds := 2
+	if testutil.Full() {
+		rounds = 50
+	}
+	for i := range rounds {
+		before := refused()
+		old := d.Find(daemon.Launcher)
+		for _, pid := range old {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Log(err)
+			}
+		}
+		if i == 0 {
+			off("second", "without a launcher", second)
+		}
+		await(t, "there is another launcher", func() string {
+			if now := d.Find(daemon.Launcher); len(now) == 0 || slices.ContainsFunc(now, func(pid int) bool { return slices.Contains(old, pid) }) {
+				return fmt.Sprint(old, now)
+			}
+			return ""
+		})
+		await(t, "attempts were refused meanwhile", func() string {
+			if n := refused(); n < before+4 {
+				return fmt.Sprint(before, n)
+			}
+			return ""
+		})
+		s.flowing(t, everyWay...)
+		works(t, c, "first", nil, fmt.Sprint("after kill ", i))
+	}
+	off("first", "with the next launcher", everyWay)
+	if _, open := sockets(t, "/proc/self", 80, 7000); open > 0 {
+		t.Errorf("%d open sockets of the daemon", open)
+	}
+	world.check(t, "at the end")
+	hits, _ := world.take()
+	for _, h := range hits {
+		if !isGood(h.at.Addr()) {
+			t.Errorf("an attempt reached %v", h)
+		}
+	}
+}
+
+// hostile tries again and again what the rules of "streams" do not allow.
+const hostile = `while :; do
+	curl -s -m 5 http://evil.example/
+	curl -s -m 5 -x socks5h://127.0.0.1:1080 http://evil.example:7000/
+	curl -s -m 5 --noproxy '*' http://` + evilAddr + `/
+done`
 
 // TestDaemonKilled: the daemon dies while streams run. Every connection and listener is gone
 // with it, and the next daemon opens the network of the same box again.

@@ -44,6 +44,7 @@ const (
 	evilAddr6            = "2600:dead::1"
 	privateAddr          = "10.0.0.5"
 	hostPort             = "9000" // of a service of the host, at all of its addresses
+	hostWebPort          = "9001" // of another one, which speaks HTTP
 	rawPort              = "7000"
 )
 
@@ -328,12 +329,16 @@ func (w *internet) serve() error {
 	if err != nil {
 		return err
 	}
-	// A service of the host itself, and an abstract socket in its network namespace.
+	// Services of the host itself, and an abstract socket in its network namespace.
 	l, err := listen(hostPort)
 	if err != nil {
 		return err
 	}
 	go w.serveRaw(l)
+	if l, err = listen(hostWebPort); err != nil {
+		return err
+	}
+	go web.Serve(l)
 	abstract, err := net.Listen("unix", "@"+abstractName)
 	if err != nil {
 		return err

@@ -520,10 +520,29 @@ for name, target in {"own HTTP port": "127.0.0.1:3128", "own SOCKS port": "127.0
     row(f"chained url: {name}", lambda target=target: (lambda answer: answer if "X-Boxd-Denied" in answer or " 400 " in answer[:20] or " 502 " in answer[:20] else "REACHED " + answer)(raw(f"GET http://{target}/v1/status HTTP/1.1\r\nHost: {target}\r\n\r\n")), good_url)
 
 
-# --- the same with a profile that allows all of the host's own addresses -----------------------
-for name, target in {"API": "127.0.0.1:8421", "API by name": "loop.example:8421", "API, other address": "127.0.0.2:8421", "API, public": f"{HOST4}:8421", "API mapped": "[::ffff:127.0.0.1]:8421", "LangBot's": "127.0.0.1:8422"}.items():
-    row(f"opened: {name}", lambda target=target: "REACHED " + connect(target).recv(1).decode(), lambda: text(drain(connect("127.0.0.1:9000"))))
-    row(f"opened socks: {name}", lambda target=target: "REACHED " + socks_name(target.rsplit(":", 1)[0].strip("[]"), int(target.rsplit(":", 1)[1])).recv(1).decode(), lambda: text(drain(socks_name("127.0.0.1", 9000))))
+# --- the daemon's own listeners, with a profile that allows all of the host's own addresses -----
+# Something listens at each of these. An attack fails only if the proxy refuses it, by HTTP with the
+# reason.
+def denied(ask, sign, reason=""):
+    try:
+        answer = ask()
+    except Refused as e:
+        answer = str(e)
+    return "denied" if answer.startswith(sign) and reason in answer else "REACHED, or not denied: " + answer
+
+
+def socks_to(host, port):
+    return socks(4, socket.inet_pton(socket.AF_INET6, host[1:-1]), port) if host[0] == "[" else socks_name(host, port)
+
+
+LISTENER = "is a listener of boxd"
+for form, host, reason in (("loopback", "127.0.0.1", LISTENER), ("other address", "127.0.0.2", LISTENER), ("public", HOST4, LISTENER), ("mapped", "[::ffff:127.0.0.1]", LISTENER),
+                           ("by name", "loop.example", "an address that is not public")):  # of a name, no more is said
+    for name, port in {"API": 8421, "LangBot's": 8422, "previews": 8423, "published": 8430}.items():
+        row(f"opened, {form}: {name}", lambda host=host, port=port, reason=reason: denied(lambda: connect(f"{host}:{port}") and "", "HTTP/1.1 403 ", reason), lambda host=host: text(drain(connect(f"{host}:9000"))))
+        row(f"opened socks, {form}: {name}", lambda host=host, port=port: denied(lambda: socks_to(host, port) and "", "reply b'\\x05\\x02"), lambda host=host: text(drain(socks_to(host, 9000))))
+        row(f"opened url, {form}: {name}", lambda host=host, port=port, reason=reason: denied(lambda: raw(f"GET http://{host}:{port}/ HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"), "HTTP/1.1 403 ", reason),
+            lambda host=host: raw(f"GET http://{host}:9001/ HTTP/1.1\r\nHost: {host}:9001\r\nConnection: close\r\n\r\n"))
 
 
 # --- clients that follow --------------------------------------------------------------------
