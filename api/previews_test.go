@@ -276,6 +276,7 @@ func TestMakingLinks(t *testing.T) {
 		{"a", `{"port":0}`, operatorToken, apitypes.CodeInvalid, "port"},
 		{"a", `{}`, operatorToken, apitypes.CodeInvalid, "port"},
 		{"a", `{"port":65536}`, operatorToken, apitypes.CodeInvalid, "port"},
+		{"a", `{"port":3128}`, operatorToken, apitypes.CodeInvalid, "port"},
 		{"a", `{"port":80,"ttl":-1}`, operatorToken, apitypes.CodeInvalid, "ttl"},
 		{"a", `{"port":80,"ttl":"25h"}`, operatorToken, apitypes.CodeInvalid, "ttl"},
 		{"A_b", `{"port":80}`, operatorToken, apitypes.CodeInvalid, "id"},
