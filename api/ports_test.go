@@ -97,6 +97,8 @@ func TestPorts(t *testing.T) {
 		{"GET", "/v1/sessions/a/ports/0", operatorToken, apitypes.CodeInvalid},
 		{"GET", "/v1/sessions/a/ports/http", operatorToken, apitypes.CodeInvalid},
 		{"GET", "/v1/sessions/a/tunnels/65536", operatorToken, apitypes.CodeInvalid},
+		{"GET", "/v1/sessions/a/ports/3128/", operatorToken, apitypes.CodeInvalid},
+		{"GET", "/v1/sessions/a/tunnels/1080", operatorToken, apitypes.CodeInvalid},
 		{"GET", "/v1/sessions/a/tunnels/" + port, viewerToken, apitypes.CodeForbidden},
 	} {
 		if p := f.problem(c.method, c.path, c.token, ""); p.Code != c.code {

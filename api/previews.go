@@ -154,10 +154,10 @@ func (c *call) makeLink(key session.Key) error {
 	if q.TTL == 0 {
 		q.TTL = apitypes.Duration(min(preview.DefaultLinkTTL, most))
 	}
-	switch {
-	case q.Port < 1 || q.Port > 65535:
-		return &engine.FieldError{Field: "port", Value: fmt.Sprint(q.Port), Rule: "must be 1 to 65535"}
-	case q.TTL.D() < time.Second || q.TTL.D() > most:
+	if err := spec.CheckBoxPort("port", q.Port); err != nil {
+		return err
+	}
+	if q.TTL.D() < time.Second || q.TTL.D() > most {
 		return &engine.FieldError{Field: "ttl", Value: q.TTL.String(), Rule: fmt.Sprintf("must be 1s to %s", most)}
 	}
 	target := preview.Target{Tenant: key.Tenant, Session: key.ID, Port: q.Port}

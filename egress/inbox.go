@@ -12,19 +12,14 @@ import (
 	"sync"
 	"syscall"
 	"time"
-)
 
-// Where the proxy listens in a box. Both ports speak both protocols; two, because programs know
-// them by these numbers: 3128 is Squid's, and 1080 that of SOCKS.
-const (
-	httpPort  = 3128
-	socksPort = 1080
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Addresses returns the addresses of a box's loopback where its proxy listens.
 func Addresses() []netip.AddrPort {
 	loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	return []netip.AddrPort{netip.AddrPortFrom(loopback, httpPort), netip.AddrPortFrom(loopback, socksPort)}
+	return []netip.AddrPort{netip.AddrPortFrom(loopback, spec.ProxyPort), netip.AddrPortFrom(loopback, spec.SOCKSPort)}
 }
 
 // Environ returns env, a list of KEY=VALUE, with the variables that lead programs in a box to its

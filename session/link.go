@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Links to ports of a session are signed and checked outside of this package, for a number of the
@@ -42,6 +43,9 @@ func (m *Manager) MakeLink(c Caller, key Key, port int, expires time.Time) (numb
 	s.mu.Lock()
 	err = s.mayHaveNetworkLocked()
 	s.mu.Unlock()
+	if err == nil {
+		err = spec.CheckBoxPort("port", port)
+	}
 	if err != nil {
 		m.deny(c, key, "link", err)
 		return 0, err

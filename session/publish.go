@@ -153,7 +153,7 @@ func (s *session) republishPorts() {
 			continue
 		}
 		again := " (it will be retried)"
-		if errors.Is(err, policy.ErrDenied) {
+		if denied != nil || errors.Is(err, policy.ErrDenied) {
 			again = ""
 		}
 		s.mu.Lock()

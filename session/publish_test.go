@@ -198,6 +198,8 @@ func TestPublishRefused(t *testing.T) {
 		"sensitive profile": {spec.Wishes{Publish: one, Profile: "offline_readonly"}, "sensitive"},
 		"outside":           {spec.Wishes{Publish: []spec.PublishWish{{Port: 8000, Host: 80}}}, "of the pool"},
 		"no port":           {spec.Wishes{Publish: []spec.PublishWish{{}}}, "1 to 65535"},
+		"proxy":             {spec.Wishes{Publish: []spec.PublishWish{{Port: 8000}, {Port: 3128}}}, "publish[1].port 3128: must not be"},
+		"proxy for SOCKS":   {spec.Wishes{Publish: []spec.PublishWish{{Port: 1080}}}, "publish[0].port 1080: must not be"},
 		"twice":             {spec.Wishes{Publish: []spec.PublishWish{{Port: 80}, {Port: 80}}}, "once"},
 		"too many":          {spec.Wishes{Publish: make([]spec.PublishWish, spec.MaxPublish+1)}, "at most 16"},
 	} {
@@ -372,4 +374,29 @@ func TestPublishStaleRetry(t *testing.T) {
 	}
 	s.leavePort(stale)
 	b.ensure(keyB, wantPorts(spec.PublishWish{Port: 1}))
+}
+
+// TestPublishRecordedProxy: a daemon that finds a port of the proxy in the record of a session, made
+// before such ports were refused, leaves it closed and does not try again.
+func TestPublishRecordedProxy(t *testing.T) {
+	b := openPublishing(t, 1)
+	b.ensure(keyA, wantPorts(spec.PublishWish{Port: 8000}))
+	s := must1(b.find(keyA))
+	s.mu.Lock()
+	s.record.Resolved.Publish = []spec.PublishWish{{Port: spec.ProxyPort}}
+	s.record.Published[0].Port = spec.ProxyPort
+	write := b.store.enqueue(s.recordLocked().put())
+	s.mu.Unlock()
+	must(t, write.wait())
+	b.crash()
+	b.start()
+	v := must1(b.Get(keyA))
+	if len(v.Published) != 1 || !strings.Contains(v.Published[0].Reason, "proxy of the box") {
+		t.Fatalf("%+v", v.Published)
+	}
+	if b.takePort(must1(b.find(keyA)), v.Published[0].Host) {
+		mustBeFree(t, v.Published[0].Host)
+	} else {
+		t.Error("the port is waited for")
+	}
 }

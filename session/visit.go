@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -35,7 +36,7 @@ type visit struct {
 
 type visitKey struct{}
 
-// Visit admits a caller to a port of session key. The session counts as used until the caller
+// Visit admits a caller to a port of session key, but not to those of the proxy in the box. The session counts as used until the caller
 // calls release; calling it again does nothing. The context ends with ctx, with release, when the
 // session is removed, when the link of the caller expires or is revoked, and, unless the caller is
 // trusted, when the session becomes sensitive: the caller connects, and stays connected, only with
@@ -102,6 +103,9 @@ func (v *Visit) details() map[string]any {
 
 // mayVisitLocked returns nil if the session may be visited by v now.
 func (s *session) mayVisitLocked(v Visit) error {
+	if err := spec.CheckBoxPort("port", v.Port); err != nil {
+		return err
+	}
 	if v.Trusted && v.Link == 0 {
 		return nil
 	}
@@ -239,6 +243,7 @@ func (m *Manager) Dial(ctx context.Context, key Key, port int) (net.Conn, error)
 	if one, ok := ctx.Value(visitKey{}).(*visit); ok {
 		v = one.Visit
 	}
+	v.Port = port
 	s.mu.Lock()
 	err = s.mayVisitLocked(v)
 	s.mu.Unlock()

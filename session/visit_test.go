@@ -3,15 +3,19 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -200,6 +204,41 @@ func TestRatchetWhileDialling(t *testing.T) {
 	}
 	if err := <-ends; !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the box saw %v", err)
+	}
+}
+
+// The proxy of a box is for its own programs, so no caller is connected to its ports, an administrator
+// included.
+func TestProxyIsNotVisited(t *testing.T) {
+	b := open(t)
+	key := Key{Tenant: "t", ID: "a"}
+	b.ensure(key, policy.Request{})
+	refused := func(what string, err error) {
+		t.Helper()
+		if bad, ok := errors.AsType[*spec.FieldError](err); !ok || bad.Field != "port" || !strings.Contains(bad.Rule, "proxy") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	visiting, release, err := b.Visit(ctx, Caller{}, key, Visit{Action: "forward", Port: boxPort, Trusted: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	for i, at := range egress.Addresses() {
+		port := int(at.Port())
+		_, err := b.MakeLink(Caller{}, key, port, time.Now().Add(time.Hour))
+		refused("a link", err)
+		for _, trusted := range []bool{false, true} {
+			_, _, err = b.Visit(ctx, Caller{}, key, Visit{Action: "forward", Port: port, Trusted: trusted})
+			refused(fmt.Sprint("a visit, trusted ", trusted), err)
+		}
+		_, err = b.Dial(ctx, key, port)
+		refused("dialling", err)
+		_, err = b.Dial(visiting, key, port)
+		refused("dialling in a visit to another port", err)
+		if n, m := b.audit.count("link", audit.Deny), b.audit.count("forward", audit.Deny); n != i+1 || m != 2*(i+1) {
+			t.Errorf("%d and %d lines of the audit log", n, m)
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ var rows = []row{
 
 	{"policy", []string{"engine", "engine/spec", "egress/rules", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"egress/rules", []string{"engine/spec"}, "decides on values alone: what a box may reach can be tested and fuzzed without a network"},
-	{"egress", []string{"egress/rules"}, "the proxy of one box: whose box, and which rules, is decided above it"},
+	{"egress", []string{"egress/rules", "engine/spec"}, "the proxy of one box, on the ports that engine/spec names: whose box, and which rules, is decided above it"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
 	{"images", []string{"engine", "engine/spec"}, "fetches, checks and keeps, over the interfaces of engine: what unpacks a layer, in a box, is handed in"},

@@ -7,6 +7,26 @@ import (
 	"strings"
 )
 
+// The proxy of a box's network listens on these ports of the box's loopback. Both speak HTTP and SOCKS5;
+// two, because programs know them by these numbers: 3128 is Squid's, and 1080 that of SOCKS.
+const (
+	ProxyPort = 3128
+	SOCKSPort = 1080
+)
+
+// CheckBoxPort returns nil if a caller outside of a box may be connected to this TCP port of it. The
+// ports of the proxy are refused, also for boxes without a network, which may get one: the proxy asks
+// for no login, and adds secrets. Errors are of type *[FieldError].
+func CheckBoxPort(field string, port int) error {
+	switch {
+	case port < 1 || port > 65535:
+		return refuse(field, fmt.Sprint(port), "must be 1 to 65535")
+	case port == ProxyPort || port == SOCKSPort:
+		return refuse(field, fmt.Sprint(port), "must not be %d or %d, where the proxy of the box listens, which is for its own programs: use another port", ProxyPort, SOCKSPort)
+	}
+	return nil
+}
+
 // MaxPublish is the most ports that one session can publish.
 const MaxPublish = 16
 
@@ -40,8 +60,8 @@ func ValidatePublish(list []PublishWish) error {
 		return refuse("publish", fmt.Sprintf("(%d ports)", len(list)), "must be at most %d", MaxPublish)
 	}
 	for i, w := range list {
-		if w.Port < 1 || w.Port > 65535 {
-			return refuse(fmt.Sprintf("publish[%d].port", i), fmt.Sprint(w.Port), "must be 1 to 65535")
+		if err := CheckBoxPort(fmt.Sprintf("publish[%d].port", i), w.Port); err != nil {
+			return err
 		}
 		for _, other := range list[:i] {
 			if other.Port == w.Port {

