@@ -93,7 +93,11 @@ type ground struct {
 	image *sessionImage // nil: the host
 }
 
-func (s *session) groundLocked() ground { return ground{s.resolvedLocked(), s.record.Image} }
+func (s *session) groundLocked() ground {
+	r := s.resolvedLocked()
+	r.Network = r.Network && s.networkOff == "" // otherwise the variables would lead nowhere
+	return ground{r, s.record.Image}
+}
 
 // environ returns the environment of a command: the image's, that of its network, the session's and its
 // own, of which the later replace the earlier. A proxy that an image names is not there in a box.

@@ -255,6 +255,12 @@ func TestNetworkSwitchedOff(t *testing.T) {
 	b.start()
 	b.exec(keyA, "true")
 	b.reaches(v.Box, at, false)
+	if v := b.get(keyA); !v.Resolved.Network || !strings.Contains(v.NetworkOff, "gives no box a network") {
+		t.Errorf("network %v, off: %q", v.Resolved.Network, v.NetworkOff)
+	}
+	if env := b.host.Box(v.Box).Last().Env; slices.ContainsFunc(env, isProxyVariable) {
+		t.Errorf("the variables lead to no proxy: %q", env)
+	}
 	if _, err := io.ReadAll(kept); err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Errorf("%v", err)
 	}
@@ -265,7 +271,13 @@ func TestNetworkSwitchedOff(t *testing.T) {
 	b.policy.NetworkAvailable = true
 	b.start()
 	b.reaches(v.Box, at, true)
+	b.exec(keyA, "true")
+	if env := b.host.Box(v.Box).Last().Env; b.get(keyA).NetworkOff != "" || !slices.ContainsFunc(env, isProxyVariable) {
+		t.Errorf("off: %q, environment %q", b.get(keyA).NetworkOff, env)
+	}
 }
+
+func isProxyVariable(kv string) bool { return strings.Contains(strings.ToLower(kv), "proxy") }
 
 // TestNetworkTakenFromLost: a session whose box is lost gets another one, without the network that it may
 // not have any more, and can be updated. A new session is refused.

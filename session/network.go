@@ -58,7 +58,7 @@ func (s *session) openNetwork(ctx context.Context, box engine.LiveBox, r policy.
 	if s.record.Sensitive != nil { // meanwhile: ratchet.session found no proxy to shut
 		proxy.Shut()
 	}
-	s.proxy, s.seen = proxy, seen
+	s.proxy, s.seen, s.networkOff = proxy, seen, ""
 	s.mu.Unlock()
 	ok = s.m.spawn(func() {
 		s.serveNetwork(proxy, listeners)
@@ -83,6 +83,7 @@ func (s *session) serveNetwork(proxy *egress.Proxy, listeners []net.Listener) {
 		wg.Go(func() {
 			if err := proxy.Serve(l.(*net.TCPListener)); !errors.Is(err, egress.ErrShut) {
 				s.m.report(s.key, "", "its network is off: "+err.Error())
+				s.setNetworkOff(err)
 				proxy.Shut()
 			}
 		})
@@ -115,6 +116,7 @@ func (s *session) reopenNetwork(ctx context.Context, box engine.LiveBox) {
 		return
 	}
 	s.m.report(s.key, "", "its network stays off (it will be retried): "+err.Error())
+	s.setNetworkOff(err)
 	s.m.spawn(func() {
 		s.m.retry(func(ctx context.Context) error {
 			if err := s.lockOp(ctx); err != nil {
@@ -139,7 +141,15 @@ func (s *session) goesWithout(err error) bool {
 		return false
 	}
 	s.m.report(s.key, "", "its network stays off: "+err.Error())
+	s.setNetworkOff(err)
 	return true
+}
+
+// setNetworkOff notes why the box has no network, until openNetwork succeeds.
+func (s *session) setNetworkOff(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.networkOff = err.Error()
 }
 
 // changeNetwork gives the network of the session the rules of r. If that fails, there is none until
@@ -157,6 +167,7 @@ func (s *session) changeNetwork(r policy.Resolved) {
 	}
 	if err != nil {
 		s.closeNetwork()
+		s.setNetworkOff(err)
 		s.m.report(s.key, "", "its network is off: "+err.Error())
 	}
 }

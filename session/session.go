@@ -50,8 +50,11 @@ type session struct {
 	attempt   *attempt       // attempt under way to take over the box; nil if there is none
 	made      bool           // the session has had a box
 	proxy     *egress.Proxy  // its network; nil without one, shut once the session is sensitive
-	seen      *networkLog    // of its last network; nil before the first
-	meter     meter          // of the box
+	// networkOff says why the box has no network although the session has one; empty: it is on, or the
+	// session has none.
+	networkOff string
+	seen       *networkLog // of its last network; nil before the first
+	meter      meter       // of the box
 
 	// What leads into it from outside.
 	published []*publishedPort
@@ -172,6 +175,9 @@ func (s *session) view() View {
 		Key: s.key, State: r.State, Reason: r.Reason, Generation: r.Generation, Resolved: s.resolvedLocked(), Sensitive: r.Sensitive,
 		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: r.Unenforced,
 		CreatedAt: r.CreatedAt, LastUsed: s.m.wall(used), Published: s.publishedLocked(),
+	}
+	if v.Resolved.Network {
+		v.NetworkOff = s.networkOff
 	}
 	if r.Image != nil {
 		v.ImageDigest = r.Image.Digest

@@ -39,6 +39,9 @@ type View struct {
 	Resolved policy.Resolved
 	// ImageDigest is the digest that the image had when the session was created; empty for "host".
 	ImageDigest string
+	// NetworkOff says why its box has no network although Resolved has one; empty: it is on, or Resolved
+	// has none.
+	NetworkOff string
 	// Sensitive says since when and why it has no network for good; nil: it is not sensitive.
 	Sensitive *spec.Sensitive
 	// Volumes are the named volumes among the mounts of Resolved.

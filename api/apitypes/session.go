@@ -46,6 +46,7 @@ type Session struct {
 	Image           string             `json:"image,omitempty" doc:"\"host\", or the full reference of an image."`
 	ImageDigest     string             `json:"image_digest,omitempty" doc:"Digest that the image had when the session was created; absent for \"host\"."`
 	Network         bool               `json:"network"`
+	NetworkOff      string             `json:"network_off,omitempty" doc:"Why the network that the session has is off now, such as a profile that allows none any more; absent: it is on, or network is false."`
 	NetworkRules    *spec.NetworkRules `json:"network_rules,omitempty" doc:"What narrows the rules of its profile; absent: nothing."`
 	Published       []Published        `json:"published,omitempty" doc:"Ports of the host that lead to ports of its box."`
 	CPUs            float64            `json:"cpus" doc:"-1: unlimited."`

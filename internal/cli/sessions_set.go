@@ -53,12 +53,13 @@ the command returns, connections that are not allowed any more have ended.
 
 --network none is for good. All connections are reset, published ports close, and the session
 becomes sensitive: it never gets a network again, nor does a later session that has its
-workspace, or what else it could write to. A session that has no network stays as it is; boxd
-sessions sensitive makes sure that it never gets one.
+workspace, or what else it could write to. A session that has no network stays as it is, with its
+published ports; boxd sessions sensitive makes sure that it never gets one, and closes them.
 
 --allow replaces the session's own list of what it reaches, --deny the list of what it does not,
 and --net-limit the limits that it names. What no flag names stays; --reset-rules drops the rest.
-The rules of a session only narrow those of its profile.`,
+The rules of a session only narrow those of its profile. Do not change one session from two places
+at the same time: each command reads the rules, then replaces them all, and may undo the other's.`,
 		Example: `  boxd sessions set lab --network proxy --allow pypi.org --allow files.pythonhosted.org
   boxd sessions set lab --deny bad.example.com --net-limit connections=8,bytes=1G
   boxd sessions set lab --reset-rules
@@ -107,6 +108,9 @@ The rules of a session only narrow those of its profile.`,
 				}
 				return a.printOne(&f.formatFlags, s, func(out screen) error {
 					_, err := fmt.Fprintf(out, "%s: network %s\n", s.ID, printable(networkText(s)))
+					if err == nil && network != nil && !*network && len(s.Published) > 0 { // it had no network to give up
+						_, err = fmt.Fprintf(out, "%s: its published ports stay open; to close them for good: boxd sessions sensitive %[1]s\n", s.ID)
+					}
 					return err
 				})
 			})
@@ -134,13 +138,15 @@ func noNetworkForRules(value string) error {
 	return &engine.FieldError{Field: "--allow, --deny, --net-limit, --reset-rules", Value: value, Rule: "need --network proxy"}
 }
 
-// networkText says whether s has a network, and what narrows the rules of its profile.
+// networkText says whether s has a network, or why it is off, and what narrows the rules of its profile.
 func networkText(s apitypes.Session) string {
 	switch {
 	case !s.Network && s.Sensitive != nil:
 		return "off, for good"
 	case !s.Network:
 		return "off"
+	case s.NetworkOff != "":
+		return "off: " + s.NetworkOff
 	case s.NetworkRules.Equal(nil):
 		return "on, with the rules of its profile"
 	}

@@ -85,3 +85,25 @@ func TestSessionsSetWithoutNetwork(t *testing.T) {
 		}
 	}
 }
+
+// TestSessionsSetKeepsPublished: a session without a network keeps its published ports, and the command
+// says how to close them.
+func TestSessionsSetKeepsPublished(t *testing.T) {
+	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+		send(w, apitypes.Session{ID: "s", Published: []apitypes.Published{{Port: 80, Host: 20000, Address: "127.0.0.1"}}})
+	})
+	want := "s: network off\ns: its published ports stay open; to close them for good: boxd sessions sensitive s\n"
+	if status, v := d.call("sessions", "set", "s", "--network", "none"); status != 0 || v.stdout.String() != want {
+		t.Errorf("status %d, %q, want %q", status, v.stdout.String(), want)
+	}
+}
+
+// TestSessionsShowNetworkOff: a network that is off now is not called on.
+func TestSessionsShowNetworkOff(t *testing.T) {
+	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+		send(w, apitypes.Session{ID: "s", Network: true, NetworkOff: "this daemon gives no box a network"})
+	})
+	if status, v := d.call("sessions", "show", "s"); status != 0 || !strings.Contains(strings.Join(strings.Fields(v.stdout.String()), " "), "network off: this daemon gives no box a network") {
+		t.Errorf("status %d, %q", status, v.stdout.String())
+	}
+}
