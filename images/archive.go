@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/endmark"
 )
 
 // Documents at the root of an OCI layout (image-spec image-layout.md) and of an archive of "docker save".
@@ -179,7 +180,11 @@ const maxIndexedName = 1024
 // indexTar finds the files of an archive.
 func indexTar(in *io.SectionReader) (map[string]extent, error) {
 	files := map[string]extent{}
-	for t := tar.NewReader(in); len(files) < maxIndexed; {
+	whole := struct {
+		io.Reader
+		io.Seeker // past the content of files
+	}{endmark.Reader(in), in}
+	for t := tar.NewReader(whole); len(files) < maxIndexed; {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			break

@@ -153,3 +153,36 @@ func TestImportPinned(t *testing.T) {
 		t.Errorf("digest %s means %s, %v", other, got.Digest, err)
 	}
 }
+
+func TestImportCutArchive(t *testing.T) {
+	b := newBench(t, Options{})
+	archives := map[string]string{"layout": tarOf(t, ociLayout(t, randomImage(t, 1000, 1)))}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	archives["root"] = tarOf(t, dir)
+	for name, path := range archives {
+		full, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		members := len(full) - 1024
+		for _, n := range []int{members, members - 512} {
+			_, err = b.ImportStream(t.Context(), bytes.NewReader(full[:n]), Request{Reference: "cut"})
+			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "without its end mark: it was cut off") {
+				t.Errorf("%s, %d bytes of %d: %v", name, n, len(full), err)
+			}
+		}
+		b.wantClean()
+	}
+	for name, path := range archives {
+		full, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = b.ImportStream(t.Context(), bytes.NewReader(full[:len(full)-512]), Request{Reference: "whole"}); err != nil {
+			t.Errorf("%s with half an end mark: %v", name, err)
+		}
+	}
+}

@@ -201,7 +201,8 @@ func TestBadArchives(t *testing.T) {
 		{"xz", "\xfd7zXZ\x00...", ErrRefused, "decompress"},
 		{"bzip2", "BZh91AY", ErrRefused, "decompress"},
 		{"cut somewhere", string(whole[:len(whole)/2+100]), ErrCorrupt, "it "},
-		{"cut between two files", string(whole[:bytes.LastIndex(whole, []byte("index.json\x00"))]), ErrCorrupt, "no file oci-layout"},
+		{"cut between two files", string(whole[:bytes.LastIndex(whole, []byte("index.json\x00"))]), ErrCorrupt, "it was cut off"},
+		{"no oci-layout", string(whole[:bytes.LastIndex(whole, []byte("oci-layout\x00"))]) + string(make([]byte, 1024)), ErrCorrupt, "no file oci-layout"},
 		{"blobs replaced", broken("blobs/sha256/*"), ErrCorrupt, "blob sha256:"},
 		{"no index", broken("index.json"), ErrCorrupt, "must list"},
 	} {

@@ -316,3 +316,26 @@ func checkError(t *testing.T, err error, want int, text string) {
 		t.Errorf("error %q is not one short line", err)
 	}
 }
+
+// A digest protects layers, some of which have no end mark. Without one the mark has to be there, wherever the
+// archive was cut off.
+func TestWriteEndMark(t *testing.T) {
+	full := archive(t, directory("d"), file("d/f", strings.Repeat("x", 700)))
+	members := len(full) - 1024
+	whole := allLimits
+	whole.EndMark = true
+	for _, n := range []int{0, 1536, members} { // a directory has two blocks of PAX records and one of its own
+		if _, _, err := unpackTo(t, full[:n], allLimits, ""); err != nil {
+			t.Errorf("%d bytes of a layer: %v", n, err)
+		}
+		_, _, err := unpackTo(t, full[:n], whole, "")
+		checkError(t, err, proto.Corrupt, "reading the archive: the archive ends without its end mark: it was cut off")
+	}
+	_, _, err := unpackTo(t, full[:3072], whole, "")
+	checkError(t, err, proto.Corrupt, `entry "d/f": the archive ends without its end mark`)
+	for _, n := range []int{members + 512, members + 1024} {
+		if _, _, err := unpackTo(t, full[:n], whole, ""); err != nil {
+			t.Errorf("%d bytes with an end mark: %v", n, err)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/unpack/proto"
+	"github.com/boxd/boxd/internal/endmark"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -96,7 +97,11 @@ func write(layer, belowDir string, in io.Reader, limits proto.Limits) (proto.Res
 
 func (w *layerWriter) all(in io.Reader) error {
 	source := &source{Reader: bufio.NewReaderSize(in, streamBuffer)}
-	archive := tar.NewReader(source)
+	var stream io.Reader = source
+	if w.limits.EndMark {
+		stream = endmark.Reader(source)
+	}
+	archive := tar.NewReader(stream)
 	for {
 		h, err := archive.Next()
 		if err == io.EOF {
@@ -113,7 +118,7 @@ func (w *layerWriter) all(in io.Reader) error {
 			return w.tooMany()
 		}
 		if err := w.entry(h, archive); err != nil {
-			if source.failed != nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrHeader) {
+			if source.failed != nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, endmark.ErrCut) || errors.Is(err, tar.ErrHeader) {
 				return source.explain("entry "+quote(h.Name), err)
 			}
 			return fmt.Errorf("entry %s: %w", quote(h.Name), err)

@@ -258,6 +258,16 @@ func TestUnpack(t *testing.T) {
 	if w := h.commands[1].Args; w[1] != `{"bytes":1048576,"entries":2000000,"below":2}` {
 		t.Errorf("write got %q", w)
 	}
+
+	h = newHost()
+	l = layer()
+	l.DiffID = "" // so nothing else shows that the archive is whole
+	if _, err := h.unpacker().Unpack(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if w := h.commands[1].Args; w[1] != `{"bytes":1048576,"entries":2000000,"below":0,"end_mark":true}` {
+		t.Errorf("write of a root file system got %q", w)
+	}
 }
 
 // TestUnpackLong: neither the pipes nor the buffer bound a stream.

@@ -39,12 +39,14 @@ const MaxID = 65534
 // MaxOpaque is the highest size of the file Dir/opaque in bytes.
 const MaxOpaque = 16 << 20
 
-// Limits bound what write accepts. Zero is not "no limit": every field must be set.
+// Limits bound what write accepts. Zero is not "no limit": every number must be set.
 type Limits struct {
 	Bytes   int64 `json:"bytes"`   // of all files together
 	Entries int64 `json:"entries"` // of the archive, and directories that it does not contain
 	// Below is how many layers are mounted below Below.
 	Below int `json:"below"`
+	// EndMark says that an archive without its end mark is damaged: no digest proves that it is whole.
+	EndMark bool `json:"end_mark,omitempty"`
 }
 
 // Result says what write has written.
