@@ -154,7 +154,13 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 		return refuse("langbot.profile", `""`, "must name a profile")
 	}
 	off := false // each request decides about the network
-	if _, err := p.Resolve(l.Tenant, policy.Request{Wishes: spec.Wishes{Profile: l.Profile, LiveWishes: spec.LiveWishes{Network: &off}}}); err != nil {
+	request := policy.Request{Wishes: spec.Wishes{Profile: l.Profile, LiveWishes: spec.LiveWishes{Network: &off}}}
+	// Without the listener there may be no LangBot. Its sessions through the socket are refused one by one.
+	request.HasImage = l.Listen == ""
+	if _, err := p.Resolve(l.Tenant, request); err != nil {
+		if denied, ok := errors.AsType[*policy.DeniedError](err); ok && denied.Field == "image" {
+			return refuse("profiles."+l.Profile+".image", denied.Value, denied.Rule)
+		}
 		return langbotError("langbot.profile", l.Profile, err)
 	}
 	if l.NetworkOn == LangbotBasic && p.Locks(l.Profile, spec.NetworkRulesName) {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -157,6 +158,26 @@ func TestLangbotValues(t *testing.T) {
 			t.Errorf("%d: %v, want nil", i, err)
 		case test.field != "" && (!errors.As(err, &bad) || bad.Field != test.field || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret[1:])):
 			t.Errorf("%d: %v, want an error of %q", i, err, test.field)
+		}
+	}
+}
+
+// TestLangbotImage: the image of LangBot's profile has to be allowed only if LangBot has a listener.
+func TestLangbotImage(t *testing.T) {
+	const text = "allowed_images: [local/*]\nprofiles: {default: {image: local/python:1}%s}\n"
+	for _, c := range []struct{ langbot, profile, want string }{
+		{"", "", ""},
+		{"langbot: {listen: 127.0.0.1:5410}\n", "", `profiles.langbot.image "host": tenant "langbot" may have`},
+		{"langbot: {listen: 127.0.0.1:5410}\n", ", langbot: {image: local/python:1}", ""},
+		{"langbot: {profile: none}\n", "", `langbot.profile "none"`},
+		{"langbot: {image_names: {x: busybox}}\n", "", `langbot.image_names.x "docker.io/library/busybox:latest": tenant`},
+	} {
+		config, err := load(t, fmt.Sprintf(text, c.profile)+c.langbot, nil)
+		if err == nil {
+			err = config.Validate()
+		}
+		if (c.want == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%q, %q: %v, want %q", c.langbot, c.profile, err, c.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -223,4 +224,25 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("second time: %v", err)
 		}
 	})
+}
+
+// TestDocumentedImages: a reader can copy each YAML block of docs/images.md as it stands.
+func TestDocumentedImages(t *testing.T) {
+	text, err := os.ReadFile("../docs/images.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) == 0 {
+		t.Error("docs/images.md has no YAML")
+	}
+	for _, block := range blocks {
+		c, err := load(t, block[1], nil)
+		if err == nil {
+			err = c.Validate()
+		}
+		if err != nil {
+			t.Errorf("%v\n%s", err, block[1])
+		}
+	}
 }
