@@ -288,6 +288,8 @@ func TestImageBadInput(t *testing.T) {
 		{"DELETE", "/v1/images?reference=", "", apitypes.CodeInvalid, "reference"},
 		{"POST", "/v1/images", `{}`, apitypes.CodeInvalid, "reference"},
 		{"POST", "/v1/images", `{"reference":"A B"}`, apitypes.CodeInvalid, "reference"},
+		{"POST", "/v1/images", `{"reference":"host"}`, apitypes.CodeInvalid, "reference"},
+		{"POST", "/v1/images/import?name=host", "x", apitypes.CodeInvalid, "name"},
 		{"POST", "/v1/images", `{"reference":"` + long + `"}`, apitypes.CodeInvalid, "reference"},
 		{"POST", "/v1/images/verify", `{"reference":""}`, apitypes.CodeInvalid, "reference"},
 		{"POST", "/v1/images/import?name=A%20B", "x", apitypes.CodeInvalid, "name"},

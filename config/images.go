@@ -19,8 +19,8 @@ func (c *Config) validateImages() error {
 		return refuse("images.platform", spec.Quote(i.Platform), "must be OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, such as linux/arm64")
 	}
 	for n, name := range i.Prefetch {
-		if r, ok := spec.ParseReference(name); !ok || r.Repository == "" || name == spec.HostImage {
-			return refuse(fmt.Sprintf("images.prefetch[%d]", n), spec.Quote(name), "must be a reference such as python:3.12")
+		if _, err := spec.CheckReference(fmt.Sprintf("images.prefetch[%d]", n), name); err != nil {
+			return err
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(i.Registries)) {

@@ -80,9 +80,12 @@ func (r Reference) String() string {
 	return r.Repository + ":" + r.Tag
 }
 
-// CheckReference reads the reference of an image to pull or import, which has a repository: a digest alone names an
-// image of a store only. Errors are of type *[FieldError].
+// CheckReference reads the reference of an image to pull or import. It has a repository: a digest alone names an image
+// of a store only. It is not [HostImage], by which no session could ask for the image. Errors are of type *[FieldError].
 func CheckReference(field, s string) (Reference, error) {
+	if s == HostImage {
+		return Reference{}, refuse(field, Quote(s), "means the host's own system directories: choose another name, or write docker.io/library/host")
+	}
 	r, ok := ParseReference(s)
 	if !ok || r.Repository == "" {
 		return Reference{}, refuse(field, Quote(s), "must be a reference such as python:3.12, ghcr.io/NAME:TAG or NAME@sha256:DIGEST, with a path in lower case")

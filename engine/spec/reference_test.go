@@ -39,6 +39,21 @@ func TestParseReference(t *testing.T) {
 	}
 }
 
+func TestCheckReference(t *testing.T) {
+	for in, want := range map[string]string{ // "": valid
+		"docker.io/library/host":             "",
+		"host:latest":                        "",
+		"host":                               `name "host": means the host's own system directories: choose another name`,
+		"sha256:" + strings.Repeat("0f", 32): "must be a reference",
+		"A":                                  "must be a reference",
+	} {
+		_, err := CheckReference("name", in)
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}
+
 func FuzzParseReference(f *testing.F) {
 	f.Add("ghcr.io/a/b:c")
 	f.Add("a@sha256:" + strings.Repeat("a", 64))

@@ -115,6 +115,11 @@ archive of docker save. A root file system needs a name. A daemon takes archives
 			if err := refuseEmpty(cmd.Flags(), "name", "platform"); err != nil {
 				return err
 			}
+			if o.Name != "" {
+				if _, err := spec.CheckReference("--name", o.Name); err != nil {
+					return err
+				}
+			}
 			return a.images(&f, false, func(ctx context.Context, s imageStore) error {
 				img, err := s.add(ctx, args[0], a.Stdin, o, a.newLayerBars(f.quiet || f.json).show)
 				return a.printAdded(&f, img, err)

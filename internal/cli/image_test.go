@@ -73,6 +73,9 @@ func TestImageOfDaemon(t *testing.T) {
 		{"verify", "", "name the images to verify", 125, ""},
 		{"verify a --all", "", "name the images to verify", 125, ""},
 		{"pull A:B", "", `boxd: REFERENCE "A:B": must be`, 125, ""},
+		{"pull host", "", `boxd: REFERENCE "host": means the host's own system directories`, 125, ""},
+		{"import " + archive + " --name host", "", `boxd: --name "host": means the host's own system directories`, 125, ""},
+		{"import " + archive + " --name A:B", "", `boxd: --name "A:B": must be a reference`, 125, ""},
 		{"pull", "", "REFERENCE is missing", 125, ""},
 		{"pull a --local --socket /x", "", "--local or --data-dir: cannot be used together", 125, ""},
 	} {
