@@ -31,6 +31,9 @@ const (
 	blobsDir   = "blobs/sha256"
 )
 
+// errNoLayout says that something is part of an OCI layout, and so no root file system.
+var errNoLayout = fmt.Errorf("%w: it has blobs of an OCI layout (%s) and no file %s", ErrCorrupt, blobsDir, layoutFile)
+
 var gzipMagic, zstdMagic = []byte{0x1f, 0x8b}, []byte{0x28, 0xb5, 0x2f, 0xfd}
 
 // Import reads an image from a file or directory of the caller: an OCI layout, as directory or tar archive; an
@@ -110,6 +113,9 @@ func (s *Store) importDir(ctx context.Context, dir string, r Request) (Image, er
 	}
 	defer root.Close()
 	if _, err := root.Lstat(layoutFile); err != nil {
+		if _, err := root.Lstat(blobsDir); err == nil {
+			return Image{}, errNoLayout
+		}
 		return s.importTree(ctx, root, r)
 	}
 	return s.importLayout(ctx, func(name string) (io.ReadCloser, error) {
@@ -149,7 +155,7 @@ func (s *Store) importFile(ctx context.Context, f *os.File, size int64, r Reques
 	}
 	for name := range files {
 		if path.Dir(name) == blobsDir {
-			return Image{}, fmt.Errorf("%w: it has blobs of an OCI layout and no file %s", ErrCorrupt, layoutFile)
+			return Image{}, errNoLayout
 		}
 	}
 	return s.importRoot(ctx, whole, size, kind, r)

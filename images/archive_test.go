@@ -154,6 +154,23 @@ func TestImportPinned(t *testing.T) {
 	}
 }
 
+// TestImportDirWithoutLayout: a part of an OCI layout is not taken for a root file system.
+func TestImportDirWithoutLayout(t *testing.T) {
+	dir := ociLayout(t, randomImage(t, 1000, 1))
+	if err := os.Remove(filepath.Join(dir, "oci-layout")); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, Options{})
+	_, err := b.Import(t.Context(), dir, Request{Reference: "x"})
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "it has blobs of an OCI layout (blobs/sha256) and no file oci-layout") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("imported: %v", err)
+	}
+	b.wantClean()
+	if b.fake.unpacked.Load() != 0 {
+		t.Error("something was unpacked")
+	}
+}
+
 func TestImportCutArchive(t *testing.T) {
 	b := newBench(t, Options{})
 	archives := map[string]string{"layout": tarOf(t, ociLayout(t, randomImage(t, 1000, 1)))}

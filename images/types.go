@@ -78,8 +78,9 @@ type Layer struct {
 	Blob io.Reader // compressed by gzip or zstd, or not at all
 	Size int64     // of Blob, in bytes; 0: not known
 	// DiffID is the SHA-256 of the tar stream, 64 hexadecimal digits. A stream with
-	// another one is ErrCorrupt. Empty: it is not known, and Unpacked.ID says it. A stream
-	// without the end mark of tar is then ErrCorrupt, because it may have been cut off.
+	// another one is ErrCorrupt. Empty: it is not known, and Unpacked.ID says it. The stream
+	// is then a root file system: without the end mark of tar it is ErrCorrupt, because it
+	// may have been cut off, and without files it is ErrRefused.
 	DiffID string
 	// ChainID is the chain ID of this layer on those below it (image-spec config.md "Layer ChainID"), 64
 	// hexadecimal digits. Empty: there are no layers below.

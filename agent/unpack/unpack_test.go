@@ -323,7 +323,7 @@ func TestWriteEndMark(t *testing.T) {
 	full := archive(t, directory("d"), file("d/f", strings.Repeat("x", 700)))
 	members := len(full) - 1024
 	whole := allLimits
-	whole.EndMark = true
+	whole.Root = true
 	for _, n := range []int{0, 1536, members} { // a directory has two blocks of PAX records and one of its own
 		if _, _, err := unpackTo(t, full[:n], allLimits, ""); err != nil {
 			t.Errorf("%d bytes of a layer: %v", n, err)

@@ -80,6 +80,10 @@ func write(layer, belowDir string, in io.Reader, limits proto.Limits) (proto.Res
 	if err := w.all(in); err != nil {
 		return proto.Result{}, err
 	}
+	// Only an empty directory can be removed, and the caller abandons a layer that is refused.
+	if limits.Root && unix.Unlinkat(layerFd, "fs", unix.AT_REMOVEDIR) == nil {
+		return proto.Result{}, refuse("the archive has no files: a root file system needs some")
+	}
 	opaque, err := w.finish()
 	if err != nil {
 		return proto.Result{}, err
@@ -98,7 +102,7 @@ func write(layer, belowDir string, in io.Reader, limits proto.Limits) (proto.Res
 func (w *layerWriter) all(in io.Reader) error {
 	source := &source{Reader: bufio.NewReaderSize(in, streamBuffer)}
 	var stream io.Reader = source
-	if w.limits.EndMark {
+	if w.limits.Root {
 		stream = endmark.Reader(source)
 	}
 	archive := tar.NewReader(stream)

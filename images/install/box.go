@@ -58,7 +58,7 @@ func (b *box) unpack(ctx context.Context, l images.Layer) (diffID string, r prot
 	if err != nil {
 		return "", r, err
 	}
-	limits, _ := json.Marshal(proto.Limits{Bytes: l.MaxBytes, Entries: MaxEntries, Below: len(l.Below), EndMark: l.DiffID == ""}) // numbers and a bool
+	limits, _ := json.Marshal(proto.Limits{Bytes: l.MaxBytes, Entries: MaxEntries, Below: len(l.Below), Root: l.DiffID == ""}) // numbers and a bool
 	answer := &headtail.Buffer{Limit: maxAnswer}
 	write, err := b.start(ctx, engine.Command{User: &engine.User{}, Stdin: pipes[1][0], Stdout: answer}, "write", string(limits))
 	if err != nil {

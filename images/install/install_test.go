@@ -265,7 +265,7 @@ func TestUnpack(t *testing.T) {
 	if _, err := h.unpacker().Unpack(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	if w := h.commands[1].Args; w[1] != `{"bytes":1048576,"entries":2000000,"below":0,"end_mark":true}` {
+	if w := h.commands[1].Args; w[1] != `{"bytes":1048576,"entries":2000000,"below":0,"root":true}` {
 		t.Errorf("write of a root file system got %q", w)
 	}
 }

@@ -265,6 +265,10 @@ func TestBadImageFiles(t *testing.T) {
 	}
 	half := func(n int) int { return n / 2 }
 	c.ok("image", "import", good, "--name", "good")
+	empty := t.TempDir()
+	if err := errors.Join(os.CopyFS(dir+"/part", os.DirFS(layout)), os.Remove(dir+"/part/oci-layout")); err != nil {
+		t.Fatal(err)
+	}
 	dirs := []string{filepath.Join(c.data, "images"), filepath.Join(c.data, "store")}
 	before := tree(t, dirs...)
 	for _, b := range []struct {
@@ -278,6 +282,10 @@ func TestBadImageFiles(t *testing.T) {
 		{"truncated root file system", damage(t, good, func(b []byte) []byte { return b[:len(b)/2] }), []string{"image is damaged"}},
 		{"truncated gzip", damage(t, good+".gz", func(b []byte) []byte { return b[:len(b)/2] }), []string{"image is damaged"}},
 		{"bit flipped in gzip", damage(t, good+".gz", flip(half)), []string{"image is damaged"}},
+		{"root file system without its end mark", damage(t, good, func(b []byte) []byte { return bytes.TrimRight(b, "\x00") }), []string{"image is damaged"}},
+		{"empty directory", empty, []string{"image refused", "the archive has no files: a root file system needs some"}},
+		{"empty archive", tarOf(t, empty), []string{"image refused", "the archive has no files: a root file system needs some"}},
+		{"OCI layout without oci-layout", dir + "/part", []string{"image is damaged", "no file oci-layout"}},
 		{"foreign architecture", dir + "/arm.tar", []string{"no image for this host", "arm64"}},
 		{"user out of range", badArchive(t, tar.Header{Name: "f", Uid: 65535}), []string{"image refused", "65535"}},
 		{"group out of range", badArchive(t, tar.Header{Name: "f", Gid: 1 << 30}), []string{"image refused", "1073741824"}},

@@ -45,8 +45,9 @@ type Limits struct {
 	Entries int64 `json:"entries"` // of the archive, and directories that it does not contain
 	// Below is how many layers are mounted below Below.
 	Below int `json:"below"`
-	// EndMark says that an archive without its end mark is damaged: no digest proves that it is whole.
-	EndMark bool `json:"end_mark,omitempty"`
+	// Root says that the archive is a root file system, which no digest describes. Without its end mark it is
+	// damaged, because it may have been cut off, and with an empty top directory it is refused.
+	Root bool `json:"root,omitempty"`
 }
 
 // Result says what write has written.
