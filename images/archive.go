@@ -310,7 +310,7 @@ func named[T any](all []T, want string, names func(T) []string) ([]T, error) {
 	case len(found) > 0:
 		return found, nil
 	case len(all) > 1 && len(others) > 1:
-		return nil, fmt.Errorf("%w: it has several images, name one of %s", ErrRefused, spec.Quote(strings.Join(slices.Sorted(maps.Keys(others)), ", ")))
+		return nil, refuseName(want, fmt.Sprintf("must be one of %s: the archive has several images", spec.Quote(strings.Join(slices.Sorted(maps.Keys(others)), ", "))))
 	}
 	return all, nil
 }
@@ -320,7 +320,7 @@ func (in *incoming) setName(want string, archived []string) (err error) {
 	if in.shown = want; want == "" {
 		i := slices.IndexFunc(archived, func(n string) bool { return strings.ContainsAny(n, ":/") })
 		if i < 0 {
-			return fmt.Errorf("%w: the archive does not name the image: give it a name", ErrRefused)
+			return refuseName(want, "must be given, because the archive does not name the image")
 		}
 		in.shown = archived[i]
 	}
@@ -328,6 +328,11 @@ func (in *incoming) setName(want string, archived []string) (err error) {
 		err = in.req.Allow(in.name.String())
 	}
 	return err
+}
+
+// refuseName refuses the name that an import asks for.
+func refuseName(name, rule string) error {
+	return fmt.Errorf("%w: %w", ErrRefused, &spec.FieldError{Field: "name", Value: spec.Quote(name), Rule: rule})
 }
 
 // savedImage is an image in the manifest.json of "docker save".
@@ -407,7 +412,7 @@ func (s *Store) importRoot(ctx context.Context, archive io.Reader, size int64, k
 		return Image{}, err
 	}
 	if r.Reference == "" {
-		return Image{}, fmt.Errorf("%w: it is taken for a root file system, which needs a name; an archive of images must not be compressed", ErrRefused)
+		return Image{}, refuseName(r.Reference, "must be given, because this is taken for a root file system; an archive of images must not be compressed")
 	}
 	if err := in.setName(r.Reference, nil); err != nil {
 		return Image{}, err

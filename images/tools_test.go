@@ -93,7 +93,7 @@ func TestToolsArchives(t *testing.T) {
 		}
 	}
 	b := newBench(t, Options{})
-	if _, err := b.Import(t.Context(), made, Request{}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "give it a name") {
+	if _, err := b.Import(t.Context(), made, Request{}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "name \"\": must be given") {
 		t.Errorf("umoci names no image: %v", err)
 	}
 	b.wantClean()

@@ -212,7 +212,7 @@ func (a *App) images(f *imageFlags, readOnly bool, do func(ctx context.Context, 
 	if sig := signals.received(); sig != 0 && err != nil {
 		return stoppedBy(sig)
 	}
-	return err
+	return f.nameFlag(err)
 }
 
 // localImages calls do with the store of images of this host.

@@ -192,17 +192,46 @@ func explainRemote(err error) error {
 	return fmt.Errorf("%w: the socket is for group %s, and %s is not in it: run this with sudo, or have root add the user (usermod -aG) and log in again", err, spec.Quote(group.Name), who)
 }
 
-// nameFlag replaces the field that the daemon refused by the flag that sets it.
+// nameFlag replaces the field that the daemon, or a store of this host, refused by the flag that sets it.
 func (f *remoteFlags) nameFlag(err error) error {
-	bad, ok := errors.AsType[*client.Error](err)
-	if !ok {
+	if bad, ok := errors.AsType[*client.Error](err); ok {
+		if text, ok := f.withFlag(bad.Detail, bad.Field); ok {
+			named := *bad
+			named.Detail = text
+			return &named
+		}
 		return err
 	}
-	rest, ok := strings.CutPrefix(bad.Detail, bad.Field+" ")
-	field, part, _ := strings.Cut(bad.Field, ".")
+	if bad, ok := errors.AsType[*engine.FieldError](err); ok {
+		if text, ok := f.withFlag(err.Error(), bad.Field); ok {
+			return &namedError{text, err}
+		}
+	}
+	return err
+}
+
+// namedError is an error whose message names a flag instead of a field.
+type namedError struct {
+	text  string
+	cause error
+}
+
+func (e *namedError) Error() string { return e.text }
+func (e *namedError) Unwrap() error { return e.cause }
+
+// withFlag returns text, a message about refused, with the flag that sets it. The field begins the message or one of
+// its parts: importing an image: name "A": must be …
+func (f *remoteFlags) withFlag(text, refused string) (string, bool) {
+	before, rest, ok := strings.Cut(": "+text, ": "+refused)
+	if !ok || refused == "" || !strings.HasPrefix(rest, " ") && !strings.HasPrefix(rest, ":") {
+		return "", false
+	}
+	field, part, _ := strings.Cut(refused, ".")
 	field, _, _ = strings.Cut(field, "[")
 	name := cmp.Or(settingFlag(field), strings.ReplaceAll(field, "_", "-"))
 	switch field {
+	case "X-Boxd-Tenant":
+		name = "tenant"
 	case "dir", "cwd":
 		name = "workdir"
 	case "ready":
@@ -225,10 +254,8 @@ func (f *remoteFlags) nameFlag(err error) error {
 		}
 	}
 	flag, _, _ := strings.Cut(name, " ")
-	if !ok || bad.Field == "" || f.cmd.Flags().Lookup(flag) == nil {
-		return err
+	if f.cmd.Flags().Lookup(flag) == nil {
+		return "", false
 	}
-	named := *bad
-	named.Detail = "--" + name + " " + rest
-	return &named
+	return strings.TrimPrefix(before+": --"+name+rest, ": "), true
 }

@@ -272,6 +272,10 @@ func TestRemoteFieldIsAFlag(t *testing.T) {
 		{"stop s p --grace 1s", "grace", "--grace bad: must be better"},
 		{"start s --id p --process-memory 1 -- x", "memory", "--process-memory bad: must be better"},
 		{"start s --id p --process-memory 1M --memory 1 -- x", "memory", "--memory bad: must be better"},
+		{"image pull a --platform b", "platform", "--platform bad: must be better"},
+		{"image import - --platform b", "name", "--name bad: must be better"},
+		{"image rm a", "shared", "--shared bad: must be better"},
+		{"image ls --tenant x", "X-Boxd-Tenant", "--tenant bad: must be better"},
 	} {
 		d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/problem+json")

@@ -101,6 +101,27 @@ func (v *invocation) local(t *testing.T, dir string, layers *fakeLayers) {
 	}
 }
 
+// TestLocalFieldIsAFlag: if the store of this host refuses a field, the message names the user's flag.
+func TestLocalFieldIsAFlag(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"image import - --local", `--name "": must be given, because this is taken for a root file system`},
+		{"image import - --local --name a --platform b", `--platform "b": must be OS/ARCHITECTURE`},
+		{"image pull a --local --platform b", `--platform "b": must be OS/ARCHITECTURE`},
+	} {
+		v := newInvocation(t)
+		v.local(t, t.TempDir(), &fakeLayers{})
+		var archive bytes.Buffer
+		if err := tar.NewWriter(&archive).Close(); err != nil {
+			t.Fatal(err)
+		}
+		v.Stdin = &archive
+		status := v.Main(strings.Fields(c.args))
+		if line := v.stderr.String(); status != 125 || !strings.Contains(line, ": "+c.want) || strings.Count(line, "\n") != 1 {
+			t.Errorf("boxd %s: status %d, %q, want %q", c.args, status, line, c.want)
+		}
+	}
+}
+
 // What an image says holds where no flag says otherwise.
 func TestRunImage(t *testing.T) {
 	dir, layers := t.TempDir(), &fakeLayers{}
