@@ -221,7 +221,7 @@ func TestSharedImages(t *testing.T) {
 	if list, err := f.as(scraperToken, AllTenants).Images(ctx); err != nil || len(list) != 1 || list[0].Tenant != "" {
 		t.Errorf("of all tenants: %+v, %v", list, err)
 	}
-	if err := theirs.RemoveImage(ctx, apitypes.ImageName{Reference: "tool"}); !client.IsCode(err, apitypes.CodeImageNotFound) {
+	if err := theirs.RemoveImage(ctx, apitypes.ImageName{Reference: "tool"}); !client.IsCode(err, apitypes.CodeImageNotFound) || !strings.Contains(err.Error(), "shared false: must be true") {
 		t.Errorf("shared image removed by a tenant: %v", err)
 	}
 	for what, err := range map[string]error{

@@ -331,7 +331,7 @@ func (s *Store) Remove(ctx context.Context, tenant, reference string) error {
 			return err
 		}
 		if rec.Tenant != tenant {
-			return fmt.Errorf("%w %s: it is shared, only the operator can remove it", ErrUnknown, spec.Quote(reference))
+			return fmt.Errorf("%w %s of the tenant: %w", ErrUnknown, spec.Quote(reference), &spec.FieldError{Field: "shared", Value: "false", Rule: "must be true, because all tenants share this image; only administrators can remove it"})
 		}
 		s.noteGarbage()
 		return t.refs.Delete(key)

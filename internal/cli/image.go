@@ -199,21 +199,30 @@ func (a *App) newImageRemove() *cobra.Command {
 		Use:     "rm REFERENCE... [flags]",
 		Aliases: []string{"remove"},
 		Short:   "Remove images",
-		Long:    "Remove images. Their layers stay for images and sessions that need them; boxd image gc deletes the others.",
+		Long: `Remove references of images, by name, digest or the first 12 digits of one. If one cannot be
+removed, boxd says why, removes the others, and exits with status 125.
+
+Sessions that have the image keep it. Layers stay for the images and sessions that need them;
+boxd image gc deletes the others. An image that all tenants share is removed with --shared.`,
+		Example: "  boxd image rm python:3.12 ghcr.io/acme/tool:1\n  boxd image rm --shared local/base:1 && boxd image gc",
 		Args:    exactly("REFERENCE..."),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.images(&f, false, func(ctx context.Context, s imageStore) error {
+				var failed []error
 				for _, reference := range args {
-					if err := s.remove(ctx, reference); err != nil {
-						return err // it names the image
-					}
-					if f.json {
+					err := s.remove(ctx, reference)
+					switch {
+					case isRefused(err) || ctx.Err() != nil:
+						return err // so would the others
+					case err != nil:
+						failed = append(failed, f.nameFlag(err)) // it names the image
+					case f.json:
 						if err := writeJSON(a.Stdout, map[string]string{"removed": reference}); err != nil {
 							return err
 						}
 					}
 				}
-				return nil
+				return errors.Join(failed...)
 			})
 		},
 		ValidArgsFunction: a.completeNames(&f.remoteFlags, listImages),

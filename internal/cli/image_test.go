@@ -98,6 +98,33 @@ func TestImageOfDaemon(t *testing.T) {
 	}
 }
 
+// boxd image rm goes on after an image that cannot be removed.
+func TestImageRemove(t *testing.T) {
+	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
+		switch {
+		case strings.HasSuffix(r.what, "=none"):
+			refuse(w, 404, apitypes.CodeImageNotFound, `unknown image "none": pull or import it first`)
+		case strings.HasSuffix(r.what, "=base"):
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(404)
+			send(w, apitypes.Problem{Status: 404, Code: apitypes.CodeImageNotFound, Field: "shared", Detail: `unknown image "base" of the tenant: shared false: must be true`})
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	status, v := d.call("image", "rm", "none", "a", "base", "b", "--json")
+	d.wantRequests("DELETE /v1/images?reference=none", "DELETE /v1/images?reference=a", "DELETE /v1/images?reference=base", "DELETE /v1/images?reference=b")
+	wantErr := `boxd: unknown image "none": pull or import it first; unknown image "base" of the tenant: --shared false: must be true` + "\n"
+	if out := v.stdout.String(); status != 125 || out != `{"removed":"a"}`+"\n"+`{"removed":"b"}`+"\n" || v.stderr.String() != wantErr {
+		t.Errorf("status %d, %q, %q", status, out, v.stderr.String())
+	}
+
+	d = &fakeDaemon{t: t, socket: filepath.Join(t.TempDir(), "none")}
+	if status, v := d.call("image", "rm", "a", "b"); status != 125 || strings.Count(v.stderr.String(), d.socket) != 1 {
+		t.Errorf("without a daemon: status %d, %q", status, v.stderr.String())
+	}
+}
+
 // Lines of layers are redrawn on a terminal, and fit into it.
 func TestLayerBars(t *testing.T) {
 	var out bytes.Buffer

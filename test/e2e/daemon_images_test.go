@@ -597,7 +597,7 @@ func TestDaemonImageTenants(t *testing.T) {
 			t.Errorf("%s, %s: %v", c.tenant, c.image, got)
 		}
 	}
-	d.wantRefused(125, d.run("image", "rm", "lab/shared:1", "--tenant", "two"), "shared", "only the operator can remove it")
+	d.wantRefused(125, d.run("image", "rm", "lab/shared:1", "--tenant", "two"), "--shared false: must be true", "only administrators can remove it")
 
 	// The second tenant of the same files.
 	layers := d.layers()
