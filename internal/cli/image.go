@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/images"
 	"github.com/spf13/cobra"
@@ -107,7 +108,10 @@ func (a *App) newImageImport() *cobra.Command {
 		Use:   "import FILE|DIR|- [flags]",
 		Short: "Import an image from a file, a directory or stdin",
 		Long: `Import an image: an OCI layout or a root file system, as a directory or a tar archive, or an
-archive of docker save. A root file system needs a name. A daemon takes archives only.`,
+archive of docker save. A daemon takes archives only.
+
+A root file system needs a name. Nothing in it says which platform it is for, so boxd takes
+--platform, or this host's platform, as its label and does not check it.`,
 		Example: "  skopeo copy docker://python:3.12 oci-archive:python.tar:python:3.12 && boxd image import python.tar\n" +
 			"  mmdebstrap --variant=minbase --include=python3 trixie - | boxd image import - --name minimal",
 		Args: exactly("FILE"),
@@ -127,7 +131,7 @@ archive of docker save. A root file system needs a name. A daemon takes archives
 		},
 	}
 	cmd.Flags().StringVar(&o.Name, "name", "", "`REFERENCE` that the image gets (default: the one in the archive)")
-	cmd.Flags().StringVar(&o.Platform, "platform", "", "`OS/ARCH[/VARIANT]`, if the archive has several")
+	cmd.Flags().StringVar(&o.Platform, "platform", "", "`OS/ARCH[/VARIANT]`, if the archive has several; of a root file system, only its label")
 	completeFlag(cmd, "name")
 	completeFlag(cmd, "platform", "linux/amd64", "linux/arm64")
 	f.registerShared(cmd)
@@ -143,8 +147,14 @@ func (a *App) newImageList() *cobra.Command {
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List images",
-		Args:    exactly(),
+		Long: `List images: of a daemon those that the tenant can use, its own and the shared ones, which
+have no tenant. USED says when a session last used the image. The images of this host have
+neither column: there are no tenants, and boxd run does not record its use.`,
+		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
+			if f.tenant == "*" {
+				return &engine.FieldError{Field: "--tenant", Value: `"*"`, Rule: "must be one tenant: there is no list of the images of all tenants"}
+			}
 			return a.images(&f, true, func(ctx context.Context, s imageStore) error {
 				list, err := s.list(ctx)
 				if err != nil {
@@ -152,11 +162,21 @@ func (a *App) newImageList() *cobra.Command {
 				}
 				doc := apitypes.ImageList{Images: orEmpty(list)}
 				return printList(a, &f.formatFlags, doc, list, func(i apitypes.Image) string { return i.Name }, func(out screen) error {
-					t := newTable(out, "IMAGE", "TENANT", "DIGEST", "PLATFORM", "SIZE", "AGE", "USED")
+					_, local := s.(localImages)
+					header := []string{"IMAGE", "TENANT", "DIGEST", "PLATFORM", "SIZE", "AGE", "USED"}
+					if local {
+						header = []string{"IMAGE", "DIGEST", "PLATFORM", "SIZE", "AGE"}
+					}
+					t := newTable(out, header...)
 					now := time.Now()
 					for _, i := range list {
 						_, digits, _ := strings.Cut(i.Digest, ":")
-						t.row(i.Name, i.Tenant, digits[:min(len(digits), 12)], i.Platform, spec.FormatSize(i.Bytes), ago(now, i.Added), ago(now, i.Used))
+						digits = digits[:min(len(digits), 12)]
+						if local {
+							t.row(i.Name, digits, i.Platform, spec.FormatSize(i.Bytes), ago(now, i.Added))
+						} else {
+							t.row(i.Name, i.Tenant, digits, i.Platform, spec.FormatSize(i.Bytes), ago(now, i.Added), ago(now, i.Used))
+						}
 					}
 					return t.flush()
 				})

@@ -202,6 +202,9 @@ func (a *App) images(f *imageFlags, readOnly bool, do func(ctx context.Context, 
 			})
 		}
 	}
+	if f.shared {
+		return &engine.FieldError{Field: "--shared", Value: "without a daemon", Rule: "has no meaning, because images of this host have no tenants: leave it out, or name a daemon with --socket or --url"}
+	}
 	if err := f.checkFormat(); err != nil {
 		return err
 	}

@@ -63,6 +63,7 @@ func TestImageOfDaemon(t *testing.T) {
 		{"ls", "IMAGE\tTENANT\tDIGEST\tPLATFORM\tSIZE\tAGE\tUSED\ndocker.io/library/python:3.12\t-\t0123456789ab\tlinux/amd64\t120 MiB\t", "", 0, "GET /v1/images"},
 		{"ls -q", "docker.io/library/python:3.12\n", "", 0, "GET /v1/images"},
 		{"ls --json", `{"images":[{"name":"docker.io`, "", 0, "GET /v1/images"},
+		{"ls --tenant *", "", `boxd: --tenant "*": must be one tenant`, 125, ""},
 		{"inspect a/b:c", "{\n  \"name\": \"docker.io", "", 0, "GET /v1/images/inspect?reference=a%2Fb%3Ac"},
 		{"inspect a --format {{.digest}} --shared", "sha256:0123456789abcdef\n", "", 0, "GET /v1/images/inspect?reference=a&shared=1"},
 		{"rm a", "", "", 0, "DELETE /v1/images?reference=a"},
@@ -77,6 +78,8 @@ func TestImageOfDaemon(t *testing.T) {
 		{"import " + archive + " --name host", "", `boxd: --name "host": means the host's own system directories`, 125, ""},
 		{"import " + archive + " --name A:B", "", `boxd: --name "A:B": must be a reference`, 125, ""},
 		{"pull", "", "REFERENCE is missing", 125, ""},
+		{"pull a --local --shared", "", "boxd: --shared without a daemon: has no meaning", 125, ""},
+		{"rm a --local --shared", "", "boxd: --shared without a daemon: has no meaning", 125, ""},
 		{"pull a --local --socket /x", "", "--local or --data-dir: cannot be used together", 125, ""},
 	} {
 		d.requests = nil

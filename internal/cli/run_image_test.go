@@ -151,6 +151,9 @@ func TestRunImage(t *testing.T) {
 	if got := do(0, "image", "ls", "--local", "-q").stdout.String(); got != "empty\nfull\nghost\ngid\nhigh\nname\nproc\nuid\n" {
 		t.Errorf("%q", got)
 	}
+	if got := do(0, "image", "ls", "--local").stdout.String(); !strings.HasPrefix(got, "IMAGE\tDIGEST\tPLATFORM\tSIZE\tAGE\nempty\t") || strings.Contains(got, "\t-") {
+		t.Errorf("%q", got)
+	}
 	var inspected struct{ Layers, Entrypoint []string }
 	if err := json.Unmarshal(do(0, "image", "inspect", "--local", "full").stdout.Bytes(), &inspected); err != nil || !slices.Equal(inspected.Layers, layers.ids) || len(inspected.Entrypoint) != 2 {
 		t.Errorf("%+v, %v", inspected, err)
