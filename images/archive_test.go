@@ -203,3 +203,33 @@ func TestImportCutArchive(t *testing.T) {
 		}
 	}
 }
+
+// TestDamagedLayer: another import of an image uses its layers as they are on disk, and makes them anew only after
+// GC has deleted them.
+func TestDamagedLayer(t *testing.T) {
+	b, dir := newBench(t, Options{}), ociLayout(t, randomImage(t, 1000, 1))
+	add := func() Image {
+		img, err := b.Import(t.Context(), dir, Request{Reference: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	if err := os.WriteFile(filepath.Join(b.fake.dir, add().Layers[0]), []byte("changed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	if err := b.Verify(t.Context(), Shared, "x"); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("after another import: %v", err)
+	}
+	if err := b.Remove(t.Context(), Shared, "x"); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.GC(t.Context()); err != nil {
+		t.Error(err)
+	}
+	add()
+	if err := b.Verify(t.Context(), Shared, "x"); err != nil {
+		t.Errorf("after GC: %v", err)
+	}
+}

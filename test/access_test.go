@@ -30,9 +30,10 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "Only callers who may act for all tenants pull, import, verify and remove", "api/images_test.go TestSharedImages"},
 	{"docs/config.md", "Without a list, only administrators and `pull` of a profile have the daemon pull images", "policy/images_test.go TestCheckPull"},
 	{"docs/images.md", "So the operators of a tenant may pull only if `allowed_images` (or the tenant's own) lists what", "policy/images_test.go TestCheckPull"},
-	{"docs/images.md", "importing needs no list, and administrators may pull everything", "api/images_test.go TestImagePolicy"},
+	{"docs/images.md", "importing needs no list, and administrators may pull without one", "api/images_test.go TestImagePolicy"},
+	{"docs/images.md", "it also refuses imports, and pulls and imports of administrators for the tenant", "api/images_test.go TestImagePolicy, policy/images_test.go TestCheckImage"},
 	{"SECURITY.md", "Operators of a tenant pull only what `allowed_images` lists, sessions only what `images` of their profile lists", "policy/images_test.go TestCheckPull"},
-	{"SECURITY.md", "administrators pull everything", "api/images_test.go TestImagePolicy"},
+	{"SECURITY.md", "administrators pull without a list", "api/images_test.go TestImagePolicy"},
 	{"docs/api.md", "An administrator who has removed or emptied one can forget it", "api/roles_test.go TestRoles, api/sensitive_test.go TestSensitive"},
 
 	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
