@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,7 +58,8 @@ type Store struct {
 
 	names keyed.Locks // of unpublished layers
 
-	closing  chan struct{}
+	closing  chan struct{} // closed when Close begins
+	late     chan struct{} // closed some time later
 	sweeper  sync.WaitGroup
 	sweeping sync.Mutex // during a deletion in the background
 
@@ -75,7 +77,7 @@ type use struct {
 // belong to the calling user and be closed to all others. Open begins to delete what processes
 // that have ended left unfinished. On disk, owner is the user and group 0 of the boxes that write layers.
 func Open(path string, owner uint32) (_ *Store, err error) {
-	s := &Store{owner: int(owner), closing: make(chan struct{}), used: map[string]*use{}}
+	s := &Store{owner: int(owner), closing: make(chan struct{}), late: make(chan struct{}), used: map[string]*use{}}
 	defer func() {
 		if err != nil {
 			linux.CloseAll([]*os.File{s.dir, s.trash, s.parent, s.mine})
@@ -117,7 +119,9 @@ func Open(path string, owner uint32) (_ *Store, err error) {
 // time. No other method may be running.
 func (s *Store) Close() error {
 	close(s.closing)
+	late := time.AfterFunc(deleteTime, func() { close(s.late) })
 	s.sweeper.Wait()
+	late.Stop()
 	for _, u := range s.used {
 		u.dir.Close()
 	}
@@ -246,7 +250,12 @@ func (s *Store) Unfinished() ([]string, error) {
 	return slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, trash.Prefix) }), err
 }
 
-// Abandon deletes the unpublished layer name, if there is one.
+// deleteTime is how long Abandon and Close wait until all files of a layer are deleted: they can be millions, and the
+// launcher's client waits 30 s for a reply, and 15 s for the launcher's end.
+const deleteTime = 5 * time.Second
+
+// Abandon deletes the unpublished layer name, if there is one. What it has not deleted after some seconds is deleted
+// in the background and, after Close, by the next Open.
 func (s *Store) Abandon(name string) error {
 	defer s.names.Lock(name)()
 	return s.throwAway(name)
@@ -260,7 +269,13 @@ func (s *Store) throwAway(name string) error {
 	if err != nil {
 		return err
 	}
-	return trash.Discard(s.trash, moved, s.closing)
+	deleted := make(chan error, 1)
+	s.sweeper.Go(func() { deleted <- trash.Discard(s.trash, moved, s.closing) })
+	select {
+	case err = <-deleted:
+	case <-time.After(deleteTime):
+	}
+	return err
 }
 
 // Publish makes the unpublished layer name the layer id. No mount of it may exist that can be
@@ -417,9 +432,9 @@ func (s *Store) Remove(id string) error {
 		s.sweeper.Go(func() {
 			s.sweeping.Lock() // one after the other
 			defer s.sweeping.Unlock()
-			// Close waits for it: the caller may be a short-lived one that wants the space. What is left after an
-			// error, the next Open deletes.
-			_ = trash.Discard(s.trash, moved, nil)
+			// Close waits for it for some time: the caller may be a short-lived one that wants the space. What is
+			// left, the next Open deletes.
+			_ = trash.Discard(s.trash, moved, s.late)
 		})
 	}
 	return err

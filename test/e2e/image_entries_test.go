@@ -59,6 +59,9 @@ func TestTenMillionEntries(t *testing.T) {
 	usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	t.Logf("%v, %d MiB of memory: %s", time.Since(began).Round(time.Second), usage.Maxrss>>10, out)
 	c.wantRefused(125, result{cmd.ProcessState.ExitCode(), "", string(out)}, "image refused", "more than 2000000 entries")
+	if !strings.HasSuffix(string(out), "more than 2000000 entries\n") {
+		t.Errorf("%q says more than the reason", out)
+	}
 	if err == nil || usage.Maxrss > 256<<10 {
 		t.Errorf("%v, %d KiB of memory", err, usage.Maxrss)
 	}
