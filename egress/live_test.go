@@ -820,9 +820,11 @@ func TestReasonsKeepAddresses(t *testing.T) {
 }
 
 func FuzzHead(f *testing.F) {
-	for _, s := range []string{"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n", "CONNECT a:1 HTTP/1.0\r\n\r\n", "POST http://[::1]:5/?x HTTP/1.1\r\nHost: [::1]:5\r\nTransfer-Encoding: chunked\r\nConnection: x\r\n\r\n"} {
+	for _, s := range []string{"GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n", "CONNECT a:1 HTTP/1.0\r\n\r\n", "POST http://[::1]:5/?x HTTP/1.1\r\nHost: [::1]:5\r\nTransfer-Encoding: chunked\r\nConnection: x\r\n\r\n",
+		"CONNECT A.example.:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", "CONNECT [::ffff:1.2.3.4]:1 HTTP/1.1\r\nHost: 1.2.3.4:1\r\n\r\n", "GET /x?y HTTP/1.1\r\nHost: a.example\r\n\r\n"} {
 		f.Add(s)
 	}
+	fixed := rules.Target{Name: "a.example", Port: 80} // of a tunnel
 	f.Fuzz(func(t *testing.T, s string) {
 		h, err := readHead(bufio.NewReader(strings.NewReader(s)))
 		if err != nil {
@@ -843,6 +845,16 @@ func FuzzHead(f *testing.F) {
 			other, err := rules.ParseAuthority(r.URL.Host, 80)
 			if err != nil || other != target {
 				t.Fatalf("%q: %v, net/http reads %v", s, target, r.URL.Host)
+			}
+		}
+		if target, err := h.connectTarget(); err == nil && h.method == http.MethodConnect {
+			if other, err := rules.ParseAuthority(r.URL.Host, 0); err != nil || other != target || r.ContentLength != 0 {
+				t.Fatalf("%q: a tunnel to %v, net/http reads %v and %d bytes", s, target, r.URL.Host, r.ContentLength)
+			}
+		}
+		if target, _, err := h.httpTarget(&fixed); err == nil {
+			if other, err := rules.ParseAuthority(r.Host, 80); err != nil || other != fixed || target != fixed {
+				t.Fatalf("%q: %v in a tunnel to %v, net/http reads %v", s, target, fixed, r.Host)
 			}
 		}
 		for name, values := range h.header {

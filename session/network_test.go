@@ -373,6 +373,72 @@ func TestNetworkSeen(t *testing.T) {
 	}
 }
 
+// TestNetworkLines: the lines of the audit log and the events about connections have name, address, port,
+// bytes, verdict and rule.
+func TestNetworkLines(t *testing.T) {
+	b, at := openNet(t)
+	v := b.ensure(keyA, network)
+	sub := b.Subscribe("t", 0)
+	defer sub.Close()
+	b.reaches(v.Box, at, true)
+	if status, err := b.fetch(v.Box, "bad.example:8080"); status != http.StatusForbidden {
+		t.Errorf("%d, %v", status, err)
+	}
+	reached := netip.MustParseAddrPort(at)
+	address := reached.Addr().String()
+	rule := fmt.Sprintf("allow %q", at)
+	want := map[string]map[string]any{ // by state
+		"open":   {"address": address, "port": reached.Port(), "protocol": "http", "allowed": true, "rule": rule},
+		"ended":  {"address": address, "port": reached.Port(), "protocol": "http", "allowed": true, "rule": rule},
+		"denied": {"name": "bad.example", "port": uint16(8080), "protocol": "http", "allowed": false, "rule": "default", "in": int64(0), "out": int64(0)},
+	}
+	decisions := map[string]string{"open": audit.Allow, "ended": audit.Done, "denied": audit.Deny}
+	check := func(where string, got map[string]any) {
+		t.Helper()
+		state, _ := got["state"].(string)
+		for k, value := range want[state] {
+			if got[k] != value {
+				t.Errorf("%s, %s: %s is %#v, want %#v", where, state, k, got[k], value)
+			}
+		}
+		if state != "ended" {
+			return
+		}
+		in, _ := got["in"].(int64)
+		out, _ := got["out"].(int64)
+		if in == 0 || out == 0 {
+			t.Errorf("%s: %v bytes in, %v out", where, got["in"], got["out"])
+		}
+	}
+	states := map[any]bool{}
+	for e := range sub.C {
+		if e.Type != EventConnection {
+			continue
+		}
+		check("event", e.Details)
+		if states[e.Details["state"]] = true; len(states) == len(want) {
+			break
+		}
+	}
+	b.audit.mu.Lock()
+	defer b.audit.mu.Unlock()
+	lines := map[any]bool{}
+	for _, e := range b.audit.list {
+		if e.Action != "connect" {
+			continue
+		}
+		state, _ := e.Details["state"].(string)
+		lines[state] = true
+		check("audit log", e.Details)
+		if e.Decision != decisions[state] || e.Box != v.Box || e.Session != keyA.ID || e.Tenant != keyA.Tenant {
+			t.Errorf("%s: %+v", state, e)
+		}
+	}
+	if len(lines) != len(want) {
+		t.Errorf("the audit log has %v", lines)
+	}
+}
+
 // TestNetworkSeenLive: a connection is in the audit log, an event and a figure while it is open.
 func TestNetworkSeenLive(t *testing.T) {
 	b, at := openNet(t)

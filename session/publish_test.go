@@ -222,30 +222,36 @@ func TestPublishRefused(t *testing.T) {
 	}
 }
 
-// TestPublishRatchet: when a session becomes sensitive, its ports are closed and its connections reset
-// before the answer, for good.
+// TestPublishRatchet: when a session becomes sensitive or gives up its network, its ports are closed and
+// its connections reset before the answer, for good.
 func TestPublishRatchet(t *testing.T) {
-	b := openPublishing(t, 2)
-	a := b.ensure(keyA, wantPorts(spec.PublishWish{Port: 8000}))
-	host := a.Published[0].Host
-	b.serveEcho(keyA, 8000)
-	c := dialHost(t, host)
-	must(t, echo(c, "before"))
-	v := must1(b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Sensitive: ptr(true)}}))
-	if len(v.Published) > 0 || len(v.Resolved.Publish) > 0 {
-		t.Errorf("%+v", v)
-	}
-	mustBeFree(t, host)
-	if err := echo(c, "after"); err == nil {
-		t.Error("the connection lives on")
-	}
-	b.restart()
-	if v := must1(b.Get(keyA)); len(v.Published) > 0 {
-		t.Errorf("after a restart: %+v", v.Published)
-	}
-	mustBeFree(t, host)
-	if _, err := b.Ensure(ctx, me, keyA, wantPorts(spec.PublishWish{Port: 8000})); !errors.Is(err, ErrConflict) && !errors.Is(err, policy.ErrDenied) {
-		t.Errorf("asked for again: %v", err)
+	for name, off := range map[string]spec.LiveWishes{"sensitive": {Sensitive: ptr(true)}, "network given up": {Network: ptr(false)}} {
+		t.Run(name, func(t *testing.T) {
+			b := openPublishing(t, 2)
+			r := wantPorts(spec.PublishWish{Port: 8000})
+			r.Network = ptr(off.Network != nil)
+			a := b.ensure(keyA, r)
+			host := a.Published[0].Host
+			b.serveEcho(keyA, 8000)
+			c := dialHost(t, host)
+			must(t, echo(c, "before"))
+			v := must1(b.Update(ctx, me, keyA, spec.Update{LiveWishes: off}))
+			if len(v.Published) > 0 || len(v.Resolved.Publish) > 0 {
+				t.Errorf("%+v", v)
+			}
+			mustBeFree(t, host)
+			if err := echo(c, "after"); err == nil {
+				t.Error("the connection lives on")
+			}
+			b.restart()
+			if v := must1(b.Get(keyA)); len(v.Published) > 0 {
+				t.Errorf("after a restart: %+v", v.Published)
+			}
+			mustBeFree(t, host)
+			if _, err := b.Ensure(ctx, me, keyA, wantPorts(spec.PublishWish{Port: 8000})); !errors.Is(err, ErrConflict) && !errors.Is(err, policy.ErrDenied) {
+				t.Errorf("asked for again: %v", err)
+			}
+		})
 	}
 }
 
