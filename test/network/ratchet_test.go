@@ -50,14 +50,13 @@ func offFor(t *testing.T, c *client.Client, id, when string) {
 }
 
 // TestRatchet: streams of every kind run at full speed while the network goes off. When the
-// answer is there, within 100 ms, no socket is left that could move a byte, in the box or outside. It is
-// for good.
+// answer is there, no socket is left that could move a byte, in the box or outside. It is for
+// good.
 func TestRatchet(t *testing.T) {
 	root := testutil.ReachableDir(t, "")
 	d, c := startDaemon(t, streaming+"allowed_mount_roots: ["+root+"]\n")
 	yes := apitypes.SessionUpdate{}
 	yes.Network = new(true)
-	fastest := time.Hour // of the answers: the machine may be busy during one of them
 	for name, off := range map[string]spec.LiveWishes{"given-up": {Network: new(false)}, "sensitive": {Sensitive: new(true)}} {
 		t.Run(name, func(t *testing.T) {
 			work := filepath.Join(root, name)
@@ -96,7 +95,6 @@ func TestRatchet(t *testing.T) {
 			}
 			world.check(t, "after the answer")
 			s.ended(t, everyWay...)
-			fastest = min(fastest, answered.Sub(began))
 			t.Logf("answered after %v; the last byte was read %v after the request", answered.Sub(began), s.last.Sub(began))
 			offFor(t, c, name, "after the answer")
 			// Every way back on is refused.
@@ -149,9 +147,6 @@ func TestRatchet(t *testing.T) {
 				t.Errorf("a session that was not ratcheted: %+v", got)
 			}
 		})
-	}
-	if fastest > 100*time.Millisecond {
-		t.Errorf("the network was off after %v, want at most 100 ms", fastest)
 	}
 }
 
