@@ -375,7 +375,7 @@ func (k *client) serve() {
 	case first[0] == 5:
 		tunnelled = k.serveSOCKS()
 	case first[0] < 'A': // SOCKS4, for example, which would wait for an answer
-		k.malformed("unknown", errUnknown)
+		k.malformed("unknown", rules.Target{}, errUnknown)
 	default:
 		tunnelled = k.serveHTTP(nil)
 	}

@@ -14,6 +14,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // ociLayout writes an image as an OCI layout.
@@ -151,5 +153,15 @@ func TestImportPinned(t *testing.T) {
 	}
 	if got, err := b.Get("t", other); !errors.Is(err, ErrUnknown) {
 		t.Errorf("digest %s means %s, %v", other, got.Digest, err)
+	}
+}
+
+// TestImportRefusesBeforeReading: a value of the request that breaks a rule is refused before the archive is read.
+func TestImportRefusesBeforeReading(t *testing.T) {
+	b := newBench(t, Options{})
+	in := strings.NewReader("archive")
+	_, err := b.ImportStream(t.Context(), in, Request{Reference: "x", Platform: "linux"})
+	if bad, ok := errors.AsType[*engine.FieldError](err); !ok || bad.Field != "platform" || in.Len() != len("archive") {
+		t.Errorf("%v, %d bytes left", err, in.Len())
 	}
 }
