@@ -102,17 +102,23 @@ func (c *call) pullImage() error {
 	ctx, cancel := c.untilGone()
 	defer cancel()
 	r := images.Request{Reference: q.Reference, Tenant: tenant, Platform: q.Platform, Always: q.Always}
+	return c.answerImage(imagePull, ref.String(), &r, cancel, func() (images.Image, error) { return c.s.opt.Images.Pull(ctx, r) })
+}
+
+// answerImage is addImage and answers: with the image, or with a line for each step if the client accepts lines. cancel
+// ends add when the client accepts no more. add has read the body before it tells the first step.
+func (c *call) answerImage(action, full string, r *images.Request, cancel context.CancelFunc, add func() (images.Image, error)) error {
 	if !accepts(c.r, ndjson) {
-		img, err := c.addImage(imagePull, ref.String(), &r, nil, func() (images.Image, error) { return c.s.opt.Images.Pull(ctx, r) })
+		img, err := c.addImage(action, full, r, nil, add)
 		if err != nil {
 			return err
 		}
 		return c.reply(http.StatusOK, img)
 	}
 	out := &lineWriter{call: c, cancel: cancel}
-	img, err := c.addImage(imagePull, ref.String(), &r, func(p images.Progress) {
-		_ = out.send(&apitypes.ImageEvent{Progress: (*apitypes.ImageProgress)(&p)}) // a failure cancels the pull
-	}, func() (images.Image, error) { return c.s.opt.Images.Pull(ctx, r) })
+	img, err := c.addImage(action, full, r, func(p images.Progress) {
+		_ = out.send(&apitypes.ImageEvent{Progress: (*apitypes.ImageProgress)(&p)}) // a failure calls cancel
+	}, add)
 	switch {
 	case err == nil:
 		return out.send(&apitypes.ImageEvent{Image: &img})
@@ -154,14 +160,11 @@ func (c *call) importImage() error {
 	if full == "" && c.s.opt.AllowImage != nil {
 		r.Allow = func(named string) error { return c.s.opt.AllowImage(tenant, named) }
 	}
-	img, err := c.addImage("image-import", full, &r, nil, func() (images.Image, error) {
-		return c.s.opt.Images.ImportStream(ctx, &boundedReader{r: body, left: c.s.opt.MaxTree, most: c.s.opt.MaxTree}, r)
+	return c.answerImage("image-import", full, &r, cancel, func() (images.Image, error) {
+		img, err := c.s.opt.Images.ImportStream(ctx, &boundedReader{r: body, left: c.s.opt.MaxTree, most: c.s.opt.MaxTree}, r)
+		c.bodyRead = err == nil
+		return img, err
 	})
-	if err != nil {
-		return err
-	}
-	c.bodyRead = true
-	return c.reply(http.StatusOK, img)
 }
 
 // boundedReader fails after most bytes.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,8 +28,9 @@ import (
 
 // fakeLayers is an engine's layers and an unpacker: the ID of a layer is the hash of its blob.
 type fakeLayers struct {
-	mu  sync.Mutex
-	sum map[string]string
+	mu   sync.Mutex
+	sum  map[string]string
+	fail error // of Unpack, after it has read the blob
 }
 
 func (f *fakeLayers) Unpack(ctx context.Context, l images.Layer) (images.Unpacked, error) {
@@ -41,8 +43,14 @@ func (f *fakeLayers) Unpack(ctx context.Context, l images.Layer) (images.Unpacke
 		return images.Unpacked{}, fmt.Errorf("%w: %d bytes", images.ErrRefused, n)
 	}
 	id := hex.EncodeToString(h.Sum(nil))
+	if l.Progress != nil {
+		l.Progress(n)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fail != nil {
+		return images.Unpacked{}, f.fail
+	}
 	f.sum[id] = id
 	return images.Unpacked{ID: id, Bytes: n, Entries: 1, Sum: id}, nil
 }
@@ -336,5 +344,31 @@ func TestNoImages(t *testing.T) {
 		if p := f.problem(rt.method, rt.path, adminToken, map[bool]string{true: "{}"}[rt.method == "POST" && rt.name != "collect-images"]); p.Code != apitypes.CodeImagesDisabled || p.Status != 404 {
 			t.Errorf("%s: %+v", rt.name, p)
 		}
+	}
+}
+
+// TestImportProgress: a client that asks for lines hears how far the daemon is with an archive, and gets the image or the
+// error as the last line; an archive that is refused before the first step is answered as without lines.
+func TestImportProgress(t *testing.T) {
+	f, layers := serveImages(t, func(o *Options) { o.MaxTree = 4096 })
+	c := f.client()
+	var steps []string
+	o := client.ImportOptions{Name: "tools/a:1", Progress: func(p apitypes.ImageProgress) { steps = append(steps, fmt.Sprint(p.Step, p.Total)) }}
+	archive := rootArchive(t, "one")
+	want := fmt.Sprint("unpack", archive.Len())
+	img, err := c.ImportImage(t.Context(), archive, o)
+	if err != nil || img.Name != "tools/a:1" || len(img.Layers) != 1 || len(steps) < 2 || steps[0] != want || !strings.HasPrefix(steps[len(steps)-1], "done") {
+		t.Errorf("%+v, %v, steps %q", img, err, steps)
+	}
+	layers.mu.Lock()
+	layers.fail = errors.New("no room")
+	layers.mu.Unlock()
+	steps = nil
+	if _, err := c.ImportImage(t.Context(), rootArchive(t, "two"), o); !client.IsCode(err, apitypes.CodeInternal) || len(steps) == 0 {
+		t.Errorf("%v, steps %q", err, steps)
+	}
+	steps = nil
+	if _, err := c.ImportImage(t.Context(), bytes.NewReader(make([]byte, 5000)), o); !client.IsCode(err, apitypes.CodeBodyTooLarge) || len(steps) > 0 {
+		t.Errorf("%v, steps %q", err, steps)
 	}
 }

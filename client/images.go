@@ -33,7 +33,13 @@ func imageQuery(n apitypes.ImageName) url.Values {
 // PullImage has the daemon fetch an image from its registry, unless the daemon has it already. progress, if not nil,
 // is called for each step. Cancelling ctx ends the pull, unless other callers wait for the same image.
 func (c *Client) PullImage(ctx context.Context, r apitypes.ImagePull, progress func(apitypes.ImageProgress)) (apitypes.Image, error) {
-	resp, err := c.send(ctx, call{method: "POST", path: []string{"images"}, body: r, accept: "application/x-ndjson"})
+	return c.addImage(ctx, call{method: "POST", path: []string{"images"}, body: r}, progress)
+}
+
+// addImage sends q, whose answer is a line for each step and a last one with the image or an error.
+func (c *Client) addImage(ctx context.Context, q call, progress func(apitypes.ImageProgress)) (apitypes.Image, error) {
+	q.accept = "application/x-ndjson"
+	resp, err := c.send(ctx, q)
 	if err != nil {
 		return apitypes.Image{}, err
 	}
@@ -45,7 +51,7 @@ func (c *Client) PullImage(ctx context.Context, r apitypes.ImagePull, progress f
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return apitypes.Image{}, fmt.Errorf("image %q: the stream ended before the pull did: %w", r.Reference, err)
+			return apitypes.Image{}, fmt.Errorf("the stream ended before the image was complete: %w", err)
 		}
 		switch {
 		case e.Error != nil:
@@ -63,6 +69,8 @@ type ImportOptions struct {
 	Name     string // reference that the image gets; a root file system needs one
 	Platform string // OS/architecture[/variant], if the archive has several
 	Shared   bool   // for every tenant; needs a caller who may act for all of them
+	// Progress, if not nil, is called for each step after the archive was sent.
+	Progress func(apitypes.ImageProgress)
 }
 
 // ImportImage sends the daemon a tar archive: an OCI layout, an archive of "docker save", or a root file system.
@@ -76,7 +84,7 @@ func (c *Client) ImportImage(ctx context.Context, archive io.Reader, o ImportOpt
 	if o.Shared {
 		q.Set("shared", "1")
 	}
-	return fetch[apitypes.Image](ctx, c, call{method: "POST", path: []string{"images", "import"}, query: q, raw: archive})
+	return c.addImage(ctx, call{method: "POST", path: []string{"images", "import"}, query: q, raw: archive}, o.Progress)
 }
 
 // RemoveImage removes a reference. The layers go with the next collection, unless another image or a session needs them.

@@ -338,7 +338,7 @@ func (f *flow) copy(d *direction) error {
 				return err
 			}
 			if left, quiet := f.patience(); quiet {
-				if park(d, left) == nil {
+				if park(d) == nil {
 					return errParked
 				}
 				src.SetReadDeadline(time.Now().Add(min(left, parkRetry)))

@@ -181,7 +181,7 @@ func readLine(br *bufio.Reader, room int64) (string, error) {
 	return text, nil
 }
 
-// connectTarget returns the target of a CONNECT request.
+// connectTarget returns the target of a CONNECT request, also next to an error as far as it is known.
 func (h *head) connectTarget() (rules.Target, error) {
 	t, err := rules.ParseAuthority(h.uri, 0)
 	if err != nil {
@@ -205,19 +205,21 @@ func (h *head) checkHost(t rules.Target) error {
 }
 
 // httpTarget returns the target of a request that is to be forwarded, and its path with the
-// query. The URI is absolute; on a tunnel to fixed it is a path, and Host names fixed.
+// query. The URI is absolute; on a tunnel to fixed it is a path, and Host names fixed. Next to
+// an error, the target is the one that the request seems to mean; zero: it names none.
 func (h *head) httpTarget(fixed *rules.Target) (t rules.Target, path string, err error) {
 	if fixed != nil {
 		if h.uri[0] != '/' {
-			return t, "", badRequest("its URI is not a path")
+			return *fixed, "", badRequest("its URI is not a path")
 		}
 		if h.host == "" {
-			return t, "", badRequest("it must have exactly one Host header")
+			return *fixed, "", badRequest("it must have exactly one Host header")
 		}
 		return *fixed, h.uri, h.checkHost(*fixed)
 	}
 	const scheme = "http://"
 	if len(h.uri) < len(scheme) || !strings.EqualFold(h.uri[:len(scheme)], scheme) {
+		t, _ = rules.ParseAuthority(h.host, 80)
 		if strings.HasPrefix(h.uri, "/") {
 			return t, "", badRequest("this is a proxy: the URI must begin with http://")
 		}

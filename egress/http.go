@@ -131,7 +131,7 @@ func (k *client) serveHTTP(fixed *rules.Target) bool {
 		h, err := readHead(k.br)
 		if err != nil {
 			if _, bad := errors.AsType[badRequest](err); bad {
-				k.malformed("http", err)
+				k.malformed("http", rules.Target{}, err)
 				k.answer(http.StatusBadRequest, err.Error())
 			}
 			return false
@@ -161,7 +161,7 @@ func (k *client) exchange(h *head, fixed *rules.Target) bool {
 		err = badRequest("CONNECT in a tunnel")
 	}
 	if err != nil {
-		k.malformed("http", err)
+		k.malformed("http", t, err)
 		k.answer(http.StatusBadRequest, err.Error())
 		return false
 	}
@@ -175,7 +175,7 @@ func (k *client) exchange(h *head, fixed *rules.Target) bool {
 	uri.Scheme = "http"
 	if len(inject) > 0 && strings.EqualFold(h.method, http.MethodTrace) {
 		err := badRequest("TRACE would send the headers that the proxy adds back to the program")
-		k.malformed("inject", err)
+		k.malformed("inject", t, err)
 		k.answer(http.StatusMethodNotAllowed, err.Error())
 		return false
 	}

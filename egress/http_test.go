@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -366,5 +367,37 @@ func TestReadHeadErrors(t *testing.T) {
 		if _, err := readHead(bufio.NewReader(strings.NewReader(text))); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// TestMalformedNamesTarget: a request that is refused because of its form is reported with the target that it means.
+func TestMalformedNamesTarget(t *testing.T) {
+	w := shop(t)
+	b := w.box(Config{Rules: rules.Rules{Public: true, Inject: []rules.Inject{{Host: "shop.example", Header: "X-Key", ValueFrom: rules.Source{Env: "HOME"}}}}})
+	for _, c := range []struct {
+		request, protocol, name, address, what string
+		port                                   uint16
+	}{
+		{"TRACE http://shop.example/ HTTP/1.1\r\nHost: shop.example\r\n\r\n", "inject", "shop.example", "invalid AddrPort", "shop.example:80", 80},
+		{"GET / HTTP/1.1\r\nHost: Plain.example:8080\r\n\r\n", "http", "plain.example", "invalid AddrPort", "plain.example:8080", 8080},
+		{"GET / HTTP/1.1\r\nHost: 192.0.2.7\r\n\r\n", "http", "", "192.0.2.7:80", "192.0.2.7:80", 80},
+		{"OPTIONS * HTTP/1.1\r\nHost: [2001:db8::7]:81\r\n\r\n", "http", "", "[2001:db8::7]:81", "[2001:db8::7]:81", 81},
+		{"GET http://one.example/ HTTP/1.1\r\nHost: two.example\r\n\r\n", "http", "one.example", "invalid AddrPort", "one.example:80", 80},
+		{"CONNECT other.example:22 HTTP/1.1\r\nHost: other.example:22\r\nContent-Length: 1\r\n\r\n", "connect", "other.example", "invalid AddrPort", "other.example:22", 22},
+		{"GET / HTTP/1.0\r\n\r\n", "http", "", "invalid AddrPort", "http request", 0},
+	} {
+		b.raw(c.request)
+		got := b.await(func(seen Connection) bool {
+			return seen.Rule == "malformed" && seen.Protocol == c.protocol && seen.Name == c.name && seen.Port == c.port
+		})
+		if got.Address.String() != c.address || got.Allowed || got.Reason == "" {
+			t.Errorf("%q: %+v", c.request, got)
+		}
+		if !slices.Contains(b.Denials(), Denial{"network", c.what, "malformed", 1}) {
+			t.Errorf("%q: %v", c.request, b.Denials())
+		}
+		b.mu.Lock()
+		b.seen = nil
+		b.mu.Unlock()
 	}
 }

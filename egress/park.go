@@ -67,9 +67,9 @@ func (p *parked) resume() {
 	p.run()
 }
 
-// park has another goroutine resume d when its source has bytes or has ended, and at the latest after most. After an
-// error d is not parked.
-func park(d *direction, most time.Duration) error {
+// park has another goroutine resume d when its source has bytes or has ended, and at the latest when its flow was idle
+// for too long. After an error d is not parked.
+func park(d *direction) error {
 	raw, err := d.src.SyscallConn()
 	if err != nil {
 		return err
@@ -104,7 +104,8 @@ func park(d *direction, most time.Duration) error {
 		leaveLocked()
 		return err
 	}
-	parking.waiting[number] = &parked{d, time.AfterFunc(most, func() {
+	left, _ := d.f.patience() // with mu held: either this sees the rules of a SetRules, or it finds d in waiting
+	parking.waiting[number] = &parked{d, time.AfterFunc(left, func() {
 		if p := take(number); p != nil {
 			p.resume()
 		}

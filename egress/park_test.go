@@ -1,12 +1,15 @@
 package egress
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/egress/rules"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // parkedOf is how many directions of a box are parked.
@@ -104,6 +107,25 @@ func TestParkedIdle(t *testing.T) {
 	}
 	if got := b.await(func(c Connection) bool { return c.Ended }); got.Reason != errIdle.Error() || time.Since(begin) < 400*time.Millisecond {
 		t.Errorf("%+v after %v", got, time.Since(begin))
+	}
+}
+
+// TestParkedIdleShortened: a tunnel that is parked ends after the idle time of new rules, if that is shorter.
+func TestParkedIdleShortened(t *testing.T) {
+	w := shop(t)
+	r := allowing("shop.example:7")
+	b := w.box(Config{Rules: r})
+	c, _ := b.tunnel("shop.example:7")
+	eventually(t, "the tunnel is parked", func() bool { return parkedOf(b) == 2 })
+	r.Limits.Idle = spec.Duration(time.Second)
+	if err := b.SetRules(r); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if got := b.await(func(c Connection) bool { return c.Ended }); got.Reason != errIdle.Error() {
+		t.Errorf("%+v", got)
 	}
 }
 

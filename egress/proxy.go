@@ -171,6 +171,12 @@ func (p *Proxy) SetRules(r rules.Rules) error {
 		}
 	}
 	p.mu.Unlock()
+	if set.Limits.Idle < old.set.Limits.Idle {
+		// The timers of those that are parked run for the old time.
+		for _, d := range takeParked(func(d *parked) bool { return d.f.p == p }) {
+			go d.resume()
+		}
+	}
 	// Those that wait for a next request; closing them takes p.mu.
 	old.transport.CloseIdleConnections()
 	return nil
@@ -375,7 +381,7 @@ func (k *client) serve() {
 	case first[0] == 5:
 		tunnelled = k.serveSOCKS()
 	case first[0] < 'A': // SOCKS4, for example, which would wait for an answer
-		k.malformed("unknown", errUnknown)
+		k.malformed("unknown", rules.Target{}, errUnknown)
 	default:
 		tunnelled = k.serveHTTP(nil)
 	}

@@ -14,7 +14,7 @@ import (
 type Connection struct {
 	ID       uint64         `json:"id"`               // unique in its Proxy, from 1
 	Name     string         `json:"name,omitempty"`   // canonical; "" if the program gave an address
-	Port     uint16         `json:"port,omitempty"`   // 0 if the request could not be read
+	Port     uint16         `json:"port,omitempty"`   // 0 if the request could not be read, or names no destination
 	Address  netip.AddrPort `json:"address,omitzero"` // that was dialled or asked for; none through an upstream proxy, which has its own
 	Protocol string         `json:"protocol"`         // "connect", "socks5", "http", or "inject" for http sent as https
 	In       int64          `json:"in"`               // bytes that the box received

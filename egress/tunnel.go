@@ -61,18 +61,26 @@ func (k *client) refuse(t rules.Target, err error) {
 	k.answer(status, explain(t, err))
 }
 
-// malformed answers a request that cannot be read, and reports it.
-func (k *client) malformed(protocol string, err error) {
+// malformed reports a request that is refused because of its form. t is the target that it seems to mean; zero: none.
+func (k *client) malformed(protocol string, t rules.Target, err error) {
 	p := k.p
-	p.denied(protocol+" request", "malformed")
-	p.cfg.Observe(Connection{ID: p.nextID.Add(1), Protocol: protocol, Rule: "malformed", Reason: oneLine(err.Error()), Start: time.Now(), Ended: true})
+	c := Connection{ID: p.nextID.Add(1), Name: t.Name, Port: t.Port, Protocol: protocol, Rule: "malformed", Reason: oneLine(err.Error()), Start: time.Now(), Ended: true}
+	what := protocol + " request"
+	if t.Port != 0 {
+		what = t.String()
+	}
+	if t.Addr.IsValid() {
+		c.Address = netip.AddrPortFrom(t.Addr, t.Port)
+	}
+	p.denied(what, "malformed")
+	p.cfg.Observe(c)
 }
 
 // serveCONNECT serves a CONNECT request. It reports whether a tunnel owns the connection.
 func (k *client) serveCONNECT(h *head) bool {
 	t, err := h.connectTarget()
 	if err != nil {
-		k.malformed("connect", err)
+		k.malformed("connect", t, err)
 		k.answer(http.StatusBadRequest, err.Error())
 		return false
 	}
@@ -100,7 +108,7 @@ func (k *client) serveSOCKS() bool {
 	t, code, err := k.readSOCKS()
 	if err != nil {
 		if errors.Is(err, errSOCKS) {
-			k.malformed("socks5", err)
+			k.malformed("socks5", rules.Target{}, err)
 			if code != 0 {
 				k.c.Write(reply(code))
 			}

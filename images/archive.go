@@ -64,6 +64,9 @@ func (s *Store) Import(ctx context.Context, path string, r Request) (img Image, 
 // ImportStream is Import from an archive that comes as a stream. It needs the space of the whole archive until it
 // returns. It looks at ctx between two reads of in.
 func (s *Store) ImportStream(ctx context.Context, in io.Reader, r Request) (img Image, err error) {
+	if _, _, err := s.incoming(r); err != nil { // before a long upload
+		return Image{}, fmt.Errorf("importing an image: %w", err)
+	}
 	release, err := s.adds.take(ctx, r.Tenant)
 	if err != nil {
 		return Image{}, fmt.Errorf("importing an image: %w", err)

@@ -14,6 +14,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // ociLayout writes an image as an OCI layout.
@@ -154,6 +156,7 @@ func TestImportPinned(t *testing.T) {
 	}
 }
 
+<<<<<<< HEAD
 // TestImportDirWithoutLayout: a part of an OCI layout is not taken for a root file system.
 func TestImportDirWithoutLayout(t *testing.T) {
 	dir := ociLayout(t, randomImage(t, 1000, 1))
@@ -231,5 +234,14 @@ func TestDamagedLayer(t *testing.T) {
 	add()
 	if err := b.Verify(t.Context(), Shared, "x"); err != nil {
 		t.Errorf("after GC: %v", err)
+=======
+// TestImportRefusesBeforeReading: a value of the request that breaks a rule is refused before the archive is read.
+func TestImportRefusesBeforeReading(t *testing.T) {
+	b := newBench(t, Options{})
+	in := strings.NewReader("archive")
+	_, err := b.ImportStream(t.Context(), in, Request{Reference: "x", Platform: "linux"})
+	if bad, ok := errors.AsType[*engine.FieldError](err); !ok || bad.Field != "platform" || in.Len() != len("archive") {
+		t.Errorf("%v, %d bytes left", err, in.Len())
+>>>>>>> h-C
 	}
 }

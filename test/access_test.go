@@ -71,6 +71,8 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"SECURITY.md", "Viewers of a tenant see names and addresses of its connections", "api/roles_test.go TestRoles"},
 	{"docs/network.md", "Cookies, credentials and headers between the client and boxd do not reach the box", "preview/headers_test.go TestRequestHeaders"},
 	{"docs/network.md", "credentials stay outside", "test/network/inject_test.go TestInject"},
+	{"docs/network.md", "through `…/ports` and `boxd forward` the operators of the tenant", "api/roles_test.go TestRoles"},
+	{"docs/network.md", "takes the box for root then", "test/e2e/local_users_test.go TestLocalUsers"},
 	{"SECURITY.md", "LangBot's door also admits the owners of its mount roots", "test/e2e/local_users_test.go TestLocalUsers"},
 }
 

@@ -146,7 +146,7 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	case failed.Step == wire.StepExec && !noMemory(cmd, failed.Errno):
 		return fmt.Errorf("executing %q: %w: %w", program, engine.ErrNotExecutable, failed.Errno)
 	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
-		return fmt.Errorf("entering %q: %w (create it first, or set MakeDir or --mkdir)", cmd.Dir, engine.ErrNoDir)
+		return fmt.Errorf("entering %q: %w (create it first, or set mkdir; --mkdir on the command line)", cmd.Dir, engine.ErrNoDir)
 	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
 		return b.dirError(cmd, failed)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN && limits.PIDs != engine.Unlimited:

@@ -29,7 +29,7 @@ func TestStartError(t *testing.T) {
 		{wire.StepExec, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
 		{wire.StepClone, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
 		{wire.StepClone, syscall.EAGAIN, nil, engine.ErrAtLimit, "pids limit of 7"},
-		{wire.StepChdir, syscall.ENOENT, nil, engine.ErrNoDir, "create it first"},
+		{wire.StepChdir, syscall.ENOENT, nil, engine.ErrNoDir, "create it first, or set mkdir;"},
 		{wire.StepChdir, syscall.ENOTDIR, nil, engine.ErrInvalid, `dir "/d": entering working directory: not a directory`},
 		{wire.StepMkdir, syscall.EROFS, nil, engine.ErrInvalid, "creating working directory: read-only"},
 		{wire.StepMkdir, syscall.ENOENT, nil, engine.ErrInvalid, "creating working directory"},

@@ -52,7 +52,7 @@ func (d daemonImages) pull(ctx context.Context, r apitypes.ImagePull, _ string, 
 }
 
 func (d daemonImages) add(ctx context.Context, path string, stdin io.Reader, o client.ImportOptions, progress func(apitypes.ImageProgress)) (apitypes.Image, error) {
-	o.Shared = d.shared
+	o.Shared, o.Progress = d.shared, progress
 	if path == "-" {
 		return d.c.ImportImage(ctx, stdin, o)
 	}

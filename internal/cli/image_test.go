@@ -41,6 +41,14 @@ func TestImageOfDaemon(t *testing.T) {
 			send(w, apitypes.ImagesCollected{Images: 1, Layers: 2, Bytes: 2048})
 		case r.what[:6] == "DELETE", strings.HasPrefix(r.what, "POST /v1/images/verify"):
 			w.WriteHeader(http.StatusNoContent)
+		case strings.HasPrefix(r.what, "POST /v1/images/import"):
+			fmt.Fprintln(w, `{"progress":{"step":"unpack","done":1,"total":2048}}`)
+			fmt.Fprintln(w, `{"progress":{"step":"unpack","done":2,"total":2048}}`)
+			if strings.Contains(r.what, "name=broken") {
+				fmt.Fprintln(w, `{"error":{"code":"image_damaged","detail":"the archive is broken","status":422}}`)
+				return
+			}
+			send(w, apitypes.ImageEvent{Image: &testImage})
 		default:
 			send(w, testImage)
 		}
@@ -56,8 +64,10 @@ func TestImageOfDaemon(t *testing.T) {
 		{"pull a --platform linux/arm64 --always --shared --json", `{"name":"docker.io`, "", 0, `POST /v1/images {"reference":"a","platform":"linux/arm64","shared":true,"always":true}`},
 		{"pull absent -q", "", "boxd: image \"absent\": unknown\n", 125, `POST /v1/images {"reference":"absent"}`},
 		{"pull a --login-file /x", "", "boxd: --login-file and --insecure: a daemon has registries of its own", 125, ""},
-		{"import " + archive + " --name n:1 --shared", added, "image upload 7 B\n", 0, `POST /v1/images/import?name=n%3A1&shared=1 archive`},
-		{"import - --name n", added, "", 0, `POST /v1/images/import?name=n input`},
+		{"import " + archive + " --name n:1 --shared", added, "image upload 7 B\nimage unpack 2 KiB\n", 0, `POST /v1/images/import?name=n%3A1&shared=1 archive`},
+		{"import - --name n", added, "image unpack 2 KiB\n", 0, `POST /v1/images/import?name=n input`},
+		{"import - --name n -q", "docker.io/library/python:3.12\n", "", 0, `POST /v1/images/import?name=n input`},
+		{"import - --name broken", "", "boxd: the archive is broken\n", 125, `POST /v1/images/import?name=broken input`},
 		{"import " + dir, "", "is a directory, and a daemon takes archives", 125, ""},
 		{"import /nonexistent", "", "no such file", 125, ""},
 		{"ls", "IMAGE\tTENANT\tDIGEST\tPLATFORM\tSIZE\tAGE\tUSED\ndocker.io/library/python:3.12\t-\t0123456789ab\tlinux/amd64\t120 MiB\t", "", 0, "GET /v1/images"},
