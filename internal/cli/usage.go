@@ -171,11 +171,13 @@ func checkNames(args, want []string) error {
 }
 
 // exactly checks that a command gets the arguments named by want and no others. The last may be
-// "[NAME]", which is optional, or "NAME...", which can be repeated.
+// "[NAME]", which is optional, "NAME...", which can be repeated, or "[NAME]...", which is both.
 func exactly(want ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		form := strings.Join(append([]string{cmd.CommandPath()}, want...), " ")
-		required := len(slices.DeleteFunc(slices.Clone(want), func(name string) bool { return strings.HasPrefix(name, "[") }))
+		required := len(slices.DeleteFunc(slices.Clone(want), func(name string) bool {
+			return strings.HasPrefix(name, "[") && strings.HasSuffix(strings.TrimSuffix(name, "..."), "]")
+		}))
 		repeated := len(want) > 0 && strings.HasSuffix(want[len(want)-1], "...")
 		switch {
 		case len(args) < required:
