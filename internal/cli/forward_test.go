@@ -77,3 +77,12 @@ func TestParseForwarding(t *testing.T) {
 		}
 	}
 }
+
+func TestLinkDays(t *testing.T) {
+	for ttl, want := range map[string]string{"7d": `"ttl":604800`, "30m": `"ttl":1800`, "168h": `"ttl":604800`} {
+		d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) { send(w, apitypes.Link{URL: "https://x.example.org"}) })
+		if status, v := d.call("link", "lab", "80", "--ttl", ttl); status != 0 || !strings.Contains(d.requests[0].body, want) {
+			t.Errorf("%s: status %d, %q, %+v", ttl, status, v.stderr.String(), d.requests)
+		}
+	}
+}

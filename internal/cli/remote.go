@@ -213,8 +213,15 @@ func (f *remoteFlags) nameFlag(err error) error {
 	case "network_rules": // of its limits, limits.NAME; of its lists, allow[N] and deny[N]
 		list, limit, _ := strings.Cut(part, ".")
 		list, _, _ = strings.Cut(list, "[")
-		if name = list; list == "limits" {
+		switch name = list; list {
+		case "limits":
 			name = "net-limit " + limit
+		case "": // the rules as a whole
+			for _, flag := range []string{"net-limit", "deny", "allow"} {
+				if f.cmd.Flags().Changed(flag) {
+					name = flag
+				}
+			}
 		}
 	case "mounts":
 		name = strings.TrimSpace("mount " + part)

@@ -42,37 +42,31 @@ func limitsValue(dst *spec.NetworkLimits) *textValue {
 func parseLimits(dst *spec.NetworkLimits, text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, _ := strings.Cut(part, "=")
-		var err error
 		switch name {
 		case "connections":
-			dst.Connections, err = strconv.Atoi(value)
-			if err != nil || dst.Connections < 1 {
-				err = errors.New("connections: must be a whole number above 0")
+			n, err := strconv.Atoi(value)
+			if dst.Connections = n; err != nil || n < 1 {
+				return errors.New("connections must be a whole number above 0, such as connections=64")
 			}
 		case "bytes":
-			err = parseLimitSize(&dst.Bytes, name, value)
+			n, err := spec.ParseSize(value)
+			if dst.Bytes = spec.Size(n); err != nil || n <= 0 {
+				return errors.New("bytes must be a size above 0, such as bytes=2G")
+			}
 		case "bandwidth":
-			err = parseLimitSize(&dst.Bandwidth, name, value)
+			n, err := spec.ParseSize(value)
+			if dst.Bandwidth = spec.Size(n); err != nil || n <= 0 {
+				return errors.New("bandwidth must be a size per second above 0, such as bandwidth=10M")
+			}
 		case "idle":
-			if err = parseDuration(&dst.Idle, value); err == nil && dst.Idle == 0 {
-				err = errors.New("idle: must be above 0")
+			if err := parseDuration(&dst.Idle, value); err != nil || dst.Idle == 0 {
+				return errors.New("idle must be a duration above 0, such as idle=5m")
 			}
 		default:
-			err = fmt.Errorf("%s: must be connections, bytes, bandwidth or idle, each with =VALUE", spec.Quote(name))
-		}
-		if err != nil {
-			return err
+			return fmt.Errorf("%s is no limit: must be connections, bytes, bandwidth or idle, such as connections=64,bytes=2G", spec.Quote(name))
 		}
 	}
 	return nil
-}
-
-func parseLimitSize(dst *spec.Size, name, text string) error {
-	n, err := spec.ParseSize(text)
-	if *dst = spec.Size(n); err == nil && n <= 0 {
-		err = fmt.Errorf("%s: must be above 0", name)
-	}
-	return err
 }
 
 func injectValue(dst *[]rules.Inject) *textValue {
@@ -117,7 +111,8 @@ func (f *runFlags) checkNetwork() error {
 		} else if _, name, ok := strings.Cut(field, "]."); ok {
 			bad.Rule = name + ": " + bad.Rule
 		}
-		asFlag := strings.NewReplacer("upstream_login", "--upstream-login", "set upstream", "give --upstream")
+		asFlag := strings.NewReplacer("upstream_login", "--upstream-login", "set upstream", "give --upstream",
+			"public: true in the configuration allows", "without --allow, a box reaches")
 		return &engine.FieldError{Field: "--" + strings.ReplaceAll(flag, "_", "-"), Value: bad.Value, Rule: asFlag.Replace(bad.Rule)}
 	}
 	if err != nil {
