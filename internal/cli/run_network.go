@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -170,13 +171,18 @@ func (a *App) openNetwork(ctx context.Context, box engine.Box, f *runFlags) (shu
 	}, nil
 }
 
-// explain prints what was refused, on stderr.
-func (a *App) explain(denied []apitypes.Denial) {
+// explain prints what was refused, on stderr. open says how a private address is allowed; ADDR:PORT in it
+// stands for the address.
+func (a *App) explain(denied []apitypes.Denial, open string) {
 	for _, d := range denied {
 		times := "times"
 		if d.Count == 1 {
 			times = "time"
 		}
-		a.say("denied: %s %s (rule: %s), %d %s", d.Kind, printable(d.What), printable(d.Rule), d.Count, times)
+		hint := ""
+		if at, err := netip.ParseAddrPort(d.What); err == nil && d.Rule == "address" && at.Addr().IsPrivate() {
+			hint = "; " + strings.ReplaceAll(open, "ADDR:PORT", at.String())
+		}
+		a.say("denied: %s %s (rule: %s), %d %s%s", d.Kind, printable(d.What), printable(d.Rule), d.Count, times, hint)
 	}
 }
