@@ -154,6 +154,8 @@ func TestRemoteUsage(t *testing.T) {
 		{"stop s", "PROCESS is missing: boxd stop SESSION PROCESS"},
 		{"stop s p q", "\"q\": is one argument too many: boxd stop SESSION PROCESS"},
 		{"stop s ../p", "PROCESS \"../p\": must be 1 to 128"},
+		{"exec --network proxy s -- ls", "--network proxy: write --network=proxy here, or --network for a proxy; see"},
+		{"start s --id p --network none -- ls", "--network none: write --network=none here"},
 		{"exec ../x -- ls", "SESSION \"../x\": must be 1 to 128"},
 		{"ps a/b", "SESSION \"a/b\": must be 1 to 128"},
 		{"ps a b", "\"b\": is one argument too many: boxd ps [SESSION]"},
