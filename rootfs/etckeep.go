@@ -34,7 +34,7 @@ const (
 	maxEtcCopies = 32
 	// etcLayout is the version of this directory's layout, and etcRule that of the rule for what
 	// boxes see.
-	etcLayout, etcRule = 1, 3
+	etcLayout, etcRule = 1, 4
 )
 
 // copyNames returns the beginning of the names of all copies of this boot, which boxes may be using,

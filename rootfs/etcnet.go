@@ -37,13 +37,17 @@ if [ -n "${BASH_VERSION-}" ]; then
 	exec 3<>/dev/tcp/127.0.0.1/3128 || exit 1
 	ask >&3
 	answer <&3
-	cat <&3 &
+	cat <&3 3>&- &
+	trap 'kill $!; exit 1' HUP INT TERM
 	exec >&3 3>&-
 	cat
-	kill $! 2>/dev/null
+	# The server may answer at the end of its input. bash cannot shut down one direction of a socket.
+	perl -e 'shutdown STDOUT, 1 or die' 2>/dev/null || python3 -c 'import socket; socket.socket(fileno=1).shutdown(1)' 2>/dev/null
+	wait
 elif command -v nc >/dev/null; then
+	case $(nc -h 2>&1) in *-N[[:space:]]*) half=-N ;; *) half= ;; esac # OpenBSD's
 	exec 4>&1 5<&0 >&2
-	{ exec <&5 4>&- 5<&-; ask; cat; } | { exec 4>&- 5<&- nc 127.0.0.1 3128; } | { exec >&4 4>&- 5<&-; answer; cat; } &
+	{ exec <&5 4>&- 5<&-; ask; cat; } | { exec 4>&- 5<&- nc $half 127.0.0.1 3128; } | { exec >&4 4>&- 5<&-; answer; cat; } &
 	exec 4>&- 5<&- </dev/null
 	wait
 else

@@ -14,8 +14,9 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestSSHProxy: with bash, and with no more than BusyBox has, the script connects both ways, ends when either
-// side ends, and says why the proxy refuses.
+// TestSSHProxy: with bash, and with no more than BusyBox has, the script connects both ways, ends when the
+// server does, delivers what the server sends after the end of the input, and says why the proxy refuses.
+// With perl or python3 it passes that end on.
 func TestSSHProxy(t *testing.T) {
 	proxy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -33,6 +34,16 @@ func TestSSHProxy(t *testing.T) {
 		if err := os.Symlink(busybox, filepath.Join(few, applet)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// with returns a directory for PATH with some programs of the host.
+	with := func(programs ...string) string {
+		dir := t.TempDir()
+		for _, name := range append(programs, "bash", "cat", "tr") {
+			if err := os.Symlink(testutil.RequireProgram(t, name), filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return dir
 	}
 	none := t.TempDir() // for the host's sh: BusyBox's has an nc of its own
 	run := func(path, host string) (*exec.Cmd, io.WriteCloser, *bufio.Reader, *strings.Builder) {
@@ -72,7 +83,14 @@ func TestSSHProxy(t *testing.T) {
 		io.WriteString(c, "HTTP/1.1 "+status+"\r\nX-Field: x\r\n\r\n")
 		return c.(*net.TCPConn)
 	}
-	for name, path := range map[string]string{"bash": os.Getenv("PATH"), "nc": few} {
+	paths := map[string]string{"bash and perl": with("perl"), "bash alone": with(), "nc": few}
+	if real, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output(); err == nil {
+		paths["bash and python3"] = with()
+		if err := os.Symlink(strings.TrimSpace(string(real)), filepath.Join(paths["bash and python3"], "python3")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, path := range paths {
 		for _, first := range []string{"server", "client"} {
 			cmd, in, out, said := run(path, "2001:db8::1")
 			c := answer("[2001:db8::1]:22", "200 Connection established")
@@ -92,10 +110,14 @@ func TestSSHProxy(t *testing.T) {
 				in.Close() // as ssh does then
 			} else {
 				in.Close()
-				if name == "bash" { // BusyBox's nc leaves it to the server
+				if strings.HasPrefix(name, "bash and") { // bash alone and BusyBox's nc cannot pass the end on
 					io.Copy(io.Discard, c)
 				}
+				io.WriteString(c, "answer\n")
 				c.Close()
+				if rest, err := io.ReadAll(out); string(rest) != "answer\n" || err != nil {
+					t.Errorf("%s: after the end of its input the client reads %q, %v", name, rest, err)
+				}
 			}
 			if cmd.Wait(); said.Len() > 0 {
 				t.Errorf("%s: %q", name, said)

@@ -67,10 +67,14 @@ type Conflict struct {
 
 func (e *ConflictError) Error() string {
 	parts := make([]string, len(e.Fields))
+	change := "change"
 	for i, f := range e.Fields {
 		parts[i] = fmt.Sprintf("%s is %s, not %s", f.Field, f.Have, f.Asked)
+		if f.Field == "network" || f.Field == "network_rules" {
+			change = "change (boxd sessions set)"
+		}
 	}
-	return fmt.Sprintf("session %q: %s: ask for what it has, or change or remove the session first", e.Key.ID, strings.Join(parts, ", "))
+	return fmt.Sprintf("session %q: %s: ask for what it has, or %s or remove the session first", e.Key.ID, strings.Join(parts, ", "), change)
 }
 
 // Is makes every ConflictError an ErrConflict.

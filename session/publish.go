@@ -74,9 +74,9 @@ type caller struct {
 
 // PublishedPort is a port of the host that leads to a port of a box.
 type PublishedPort struct {
-	Port        int // of the box
-	Host        int // of the host
-	Address     string
+	Port        int    // of the box
+	Host        int    // of the host
+	Address     string // of the host; empty if the configuration has no pool of ports any more
 	Connections int    // open now
 	Reason      string // why it is not open; empty: it is
 }
@@ -475,8 +475,12 @@ func (s *session) publishedLocked() (list []PublishedPort) {
 	for c := range maps.Keys(s.callers) {
 		open[c.port]++
 	}
+	address := ""
+	if at := s.m.policy.PublishPool().Address; at.IsValid() {
+		address = at.String()
+	}
 	for _, p := range s.published {
-		list = append(list, PublishedPort{p.Port, p.Host, s.m.policy.PublishPool().Address.String(), open[p], p.reason})
+		list = append(list, PublishedPort{p.Port, p.Host, address, open[p], p.reason})
 	}
 	return list
 }

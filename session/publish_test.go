@@ -294,7 +294,7 @@ func TestPublishRestart(t *testing.T) {
 	b.crash()
 	b.policy.Publish = policy.PortPool{}
 	b.start()
-	if v = must1(b.Get(keyA)); len(v.Published) != 1 || !strings.Contains(v.Published[0].Reason, "publish.ports") {
+	if v = must1(b.Get(keyA)); len(v.Published) != 1 || v.Published[0].Address != "" || !strings.Contains(v.Published[0].Reason, "publish.ports") {
 		t.Errorf("without a pool: %+v", v.Published)
 	}
 	mustBeFree(t, a.Published[0].Host)

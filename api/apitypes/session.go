@@ -108,7 +108,7 @@ type Port struct {
 type Published struct {
 	Port        int    `json:"port" doc:"Port of the box."`
 	Host        int    `json:"host" doc:"Port of the host."`
-	Address     string `json:"address" doc:"Address of the host; 0.0.0.0 and :: are all of them."`
+	Address     string `json:"address" doc:"Address of the host; 0.0.0.0 and :: are all of them. Empty if the configuration has no publish.ports any more."`
 	Connections int    `json:"connections" doc:"Connections through it now."`
 	Reason      string `json:"reason,omitempty" doc:"Why it is not open now; absent: it is."`
 }

@@ -30,7 +30,7 @@ func main() {
 		OpenImages: openImages,
 		Examine:    doctor.Gather,
 		Serve:      func(o cli.ServeOptions) error { return daemon.Run(daemonOptions(o)) },
-		CheckServe: func(o cli.ServeOptions) []error { return daemon.Check(daemonOptions(o)) },
+		CheckServe: func(o cli.ServeOptions) (found, warnings []error) { return daemon.Check(daemonOptions(o)) },
 	}
 	os.Exit(app.Main(os.Args[1:]))
 }

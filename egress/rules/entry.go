@@ -21,10 +21,12 @@ func parseEntry(text string) (entry, error) {
 	e := entry{text: text}
 	host, ports := text, ""
 	switch {
+	case strings.Contains(text, "://"):
+		return e, errors.New("must be a name or an address without a scheme, such as example.com, or example.com:8443 for another port")
 	case len(text) > 300:
 		return e, errors.New("must have at most 300 characters")
 	case text == "*" || strings.HasPrefix(text, "*:"):
-		return e, errors.New(`"*" alone is not an entry; set public to allow every public address`)
+		return e, errors.New(`must not be "*" alone: public: true in the configuration allows every public address`)
 	case strings.HasPrefix(text, "["):
 		inside, after, ok := strings.Cut(text[1:], "]")
 		if host = inside; !ok || after != "" && after[0] != ':' || !strings.Contains(inside, ":") {
@@ -33,13 +35,13 @@ func parseEntry(text string) (entry, error) {
 		if after != "" {
 			ports = after[1:]
 			if ports == "" {
-				return e, errors.New("a port is missing after the colon")
+				return e, errors.New("must have a port after the colon, such as example.com:22")
 			}
 		}
 	case strings.Count(text, ":") == 1:
 		host, ports, _ = strings.Cut(text, ":")
 		if ports == "" {
-			return e, errors.New("a port is missing after the colon")
+			return e, errors.New("must have a port after the colon, such as example.com:22")
 		}
 	}
 	if ports != "" {
@@ -51,7 +53,7 @@ func parseEntry(text string) (entry, error) {
 		e.lo, errLo = parsePort(low)
 		e.hi, errHi = parsePort(high)
 		if err := errors.Join(errLo, errHi); err != nil || e.lo > e.hi {
-			return e, errors.New("ports must be PORT or PORT-PORT, from 1 to 65535")
+			return e, errors.New("must have a port or PORT-PORT from 1 to 65535 after the colon, such as example.com:22 or example.com:8000-8010")
 		}
 	}
 	return e, e.parseHost(host)
@@ -83,10 +85,13 @@ func (e *entry) parseHost(host string) (err error) {
 	if strings.Contains(bare, "*") {
 		return errors.New(`a wildcard must be a whole first label, such as "*.example.com"`)
 	}
-	if e.name, err = Name(bare); err == nil && wild {
+	if e.name, err = Name(bare); err != nil {
+		return errors.New("must be a name, address or CIDR, with or without :PORT, such as example.com, *.example.com or 10.1.2.0/24:5432")
+	}
+	if wild {
 		e.name = "." + e.name
 	}
-	return err
+	return nil
 }
 
 // hasPort reports whether the entry covers port; all says whether an entry without ports

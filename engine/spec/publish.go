@@ -64,8 +64,11 @@ func ValidatePublish(list []PublishWish) error {
 			return err
 		}
 		for _, other := range list[:i] {
-			if other.Port == w.Port {
-				return refuse(fmt.Sprintf("publish[%d].port", i), fmt.Sprint(w.Port), "must be there once")
+			switch {
+			case other.Port == w.Port:
+				return refuse(fmt.Sprintf("publish[%d].port", i), fmt.Sprint(w.Port), "is there twice: publish each port of the box once")
+			case w.Host != 0 && other.Host == w.Host:
+				return refuse(fmt.Sprintf("publish[%d].host", i), w.Host.String(), "is there twice: each port of the host leads to one port of the box")
 			}
 		}
 	}

@@ -34,8 +34,8 @@ type App struct {
 	Examine Examine
 	// Serve runs the daemon until it is stopped.
 	Serve func(options ServeOptions) error
-	// CheckServe returns every reason for which Serve could not start.
-	CheckServe func(options ServeOptions) []error
+	// CheckServe returns every reason for which Serve could not start, and what would fail later.
+	CheckServe func(options ServeOptions) (found, warnings []error)
 	// Signals replaces the signals that this process receives, for tests. Nil means the real ones.
 	Signals <-chan os.Signal
 }

@@ -25,6 +25,7 @@ func answers(t *testing.T, table map[string]any) func(seen, http.ResponseWriter)
 func TestLists(t *testing.T) {
 	now := time.Now()
 	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2,
+		Published:     []apitypes.Published{{Port: 80, Host: 20000, Address: "127.0.0.1"}, {Port: 81, Host: 20001, Address: "127.0.0.1", Reason: "in use"}, {Port: 82, Host: 20002, Reason: "no pool"}},
 		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices", Warnings: []string{"no network yet"}, Sensitive: &apitypes.Sensitive{Since: now, Reason: "volume \"v\" is"}}
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
 	history := apitypes.History{Execs: []apitypes.ExecRecord{{ID: 12, Session: "s1", Verdict: "oom", Signal: "SIGKILL", Argv: []string{"sh", "-c", "evil\x1b[2J"},
@@ -53,7 +54,8 @@ func TestLists(t *testing.T) {
 		{"sensitive ls", 0, []string{"PATH", "/srv/x\tacme\tsince 2", `: session "s"`}},
 		{"sensitive ls -q", 0, []string{"/srv/x\n"}},
 		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
-		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices", "warning", "no network yet", "sensitive", `: volume "v" is`}},
+		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices", "warning", "no network yet", "sensitive", `: volume "v" is`,
+			"\t127.0.0.1:20000 leads to port 80\n", "\tport 81: 127.0.0.1:20001 is closed: in use\n", "\tport 82: port 20002 of the host is closed: no pool\n"}},
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
 		{"ps -a", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
 		{"ps s1 -a --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},

@@ -139,7 +139,7 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt, explain boo
 		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
 	}
 	if explain {
-		a.explain(result.Denied)
+		a.explain(result.Denied, "allow it with \"ADDR:PORT\" in network_rules.allow of the profile")
 	}
 	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, receipt, result.Status)
 }

@@ -142,7 +142,7 @@ func newInvocation(t *testing.T) *invocation {
 			v.fake.options = options
 			return v.fake, v.fake.newErr
 		},
-		CheckServe: func(ServeOptions) []error { return nil },
+		CheckServe: func(ServeOptions) (found, warnings []error) { return nil, nil },
 		Signals:    v.signals,
 	}
 	return v

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
@@ -26,7 +27,7 @@ func (a *App) newForward() *cobra.Command {
 		Use:   "forward SESSION [[HOST:]LOCAL:]PORT... [flags]",
 		Short: "Forward local TCP ports to ports of a session",
 		Long: `Forward local TCP ports to ports of a session until the command is interrupted or the
-session ends. It listens on port LOCAL, by default PORT, of 127.0.0.1, or of the address HOST;
+session is removed or expires, which is an error. It listens on port LOCAL, by default PORT, of 127.0.0.1, or of the address HOST;
 port 0, or none before the colon, is any free one. A line says when each is ready; --json prints
 an object per line. Everyone who can connect to the local port reaches the session with the
 rights of this command.
@@ -35,7 +36,7 @@ A connection to which nothing in the session listens is reset, and a message say
 those while the daemon is restarted.`,
 		Example: `  boxd forward lab 8080
   boxd forward lab 8080:80 :8888 '[::1]:5432:5432'`,
-		Args: exactly("SESSION", "[LOCAL:]PORT..."),
+		Args: exactly("SESSION", "[[HOST:]LOCAL:]PORT..."),
 		RunE: func(_ *cobra.Command, args []string) error {
 			routes := make([]forwarding, len(args)-1)
 			for i, arg := range args[1:] {
@@ -89,7 +90,8 @@ type forwardLine struct {
 // forward listens on all addresses, or on none, and forwards until ctx or the session ends or one
 // fails.
 func (a *App) forward(ctx context.Context, c *client.Client, session string, routes []forwarding, asJSON bool) error {
-	if _, err := c.Session(ctx, session); err != nil {
+	s, err := c.Session(ctx, session)
+	if err != nil {
 		return err
 	}
 	listeners := make([]net.Listener, len(routes))
@@ -129,7 +131,7 @@ func (a *App) forward(ctx context.Context, c *client.Client, session string, rou
 				return c.Tunnel(ctx, session, r.port)
 			}, func(err error) {
 				if client.IsCode(err, apitypes.CodeSessionNotFound) {
-					cancel(err)
+					cancel(sessionEnded(session, ""))
 					return
 				}
 				a.say("boxd: port %d: %s", r.port, oneline.Error(err))
@@ -137,9 +139,67 @@ func (a *App) forward(ctx context.Context, c *client.Client, session string, rou
 			cancel(nil)
 		})
 	}
+	running.Go(func() {
+		if ended := awaitEnd(ctx, c, s); ended != nil {
+			cancel(ended)
+		}
+	})
 	running.Wait()
-	if gone := context.Cause(ctx); client.IsCode(gone, apitypes.CodeSessionNotFound) {
-		return gone
+	if ended, ok := errors.AsType[*endedError](context.Cause(ctx)); ok {
+		return ended
 	}
 	return errors.Join(errs...)
+}
+
+// watchPause is how long awaitEnd waits for a daemon that does not answer before it asks again.
+const watchPause = time.Second
+
+// awaitEnd waits for the event that s was removed or has expired, and returns an *endedError, or nil if
+// ctx ends first. It goes on with the next daemon when one ends.
+func awaitEnd(ctx context.Context, c *client.Client, s apitypes.Session) error {
+	for ctx.Err() == nil {
+		if ended := watchEnd(ctx, c, s); ended != nil {
+			return ended
+		}
+		select {
+		case <-time.After(watchPause):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// watchEnd is awaitEnd for one subscription. It returns nil if events cannot be had any more, or some
+// were missed.
+func watchEnd(ctx context.Context, c *client.Client, s apitypes.Session) error {
+	events, err := c.Events(ctx, "")
+	if err != nil {
+		return nil
+	}
+	defer events.Close()
+	// Asked after the subscription, so that an end in between is not missed.
+	if _, err := c.Session(ctx, s.ID); client.IsCode(err, apitypes.CodeSessionNotFound) {
+		return sessionEnded(s.ID, "")
+	}
+	for {
+		e, err := events.Next()
+		if err != nil {
+			return nil
+		}
+		if e.Tenant == s.Tenant && e.Session == s.ID && (e.Type == "removed" || e.Type == "expired") {
+			return sessionEnded(s.ID, e.Type)
+		}
+	}
+}
+
+// endedError says that a session is gone.
+type endedError struct{ text string }
+
+func (e *endedError) Error() string { return e.text }
+
+// sessionEnded returns the error for a session that is gone. how is the type of the last event, "" if it
+// was not seen.
+func sessionEnded(session, how string) error {
+	text := map[string]string{"removed": "it was removed", "expired": "it expired"}[how]
+	return &endedError{fmt.Sprintf("session %s has ended: %s", spec.Quote(session), cmp.Or(text, "it was removed or expired"))}
 }

@@ -2,13 +2,16 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/preview"
 	"github.com/spf13/cobra"
 )
 
@@ -54,7 +57,18 @@ opened.`,
 		},
 		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
-	cmd.Flags().Var(durationValue(&ttl, "1h"), "ttl", "how long the link is valid: `DURATION` such as 30m, at most 7 days")
+	cmd.Flags().Var(&textValue{"1h", func(s string) error {
+		err := parseDuration((*spec.Duration)(&ttl), s)
+		if days, ok := strings.CutSuffix(s, "d"); ok {
+			var n uint64
+			n, err = strconv.ParseUint(days, 10, 8)
+			ttl = time.Duration(n) * 24 * time.Hour
+		}
+		if err != nil || ttl < time.Second || ttl > preview.MaxLinkTTL {
+			return errors.New(`must be 1s to 7d, such as "30m", "12h" or "7d"`)
+		}
+		return nil
+	}}, "ttl", "how long the link is valid: `DURATION` such as 30m or 7d, at most 7d")
 	cmd.Flags().BoolVar(&revoke, "revoke", false, "make all links to the session invalid instead")
 	f.register(cmd)
 	return cmd

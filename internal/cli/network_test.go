@@ -64,11 +64,29 @@ func withoutTimes(text string) (out string) {
 
 // TestExplain: --explain prints what was refused while the command ran.
 func TestExplain(t *testing.T) {
-	result := apitypes.ExecResult{ExitCode: number(7), Status: 7, Verdict: "exited", Denied: []apitypes.Denial{{Kind: "network", What: "bad\x1b.example:80", Rule: "default", Count: 1}, {Kind: "network", What: "…", Count: 2}}}
+	result := apitypes.ExecResult{ExitCode: number(7), Status: 7, Verdict: "exited", Denied: []apitypes.Denial{{Kind: "network", What: "bad\x1b.example:80", Rule: "default", Count: 1}, {Kind: "network", What: "…", Count: 2},
+		{Kind: "network", What: "10.0.0.5:443", Rule: "address", Count: 1}}}
 	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) { stream(w, apitypes.ExecEvent{Result: &result}) })
-	for flag, want := range map[string]string{"--explain": "denied: network bad?.example:80 (rule: default), 1 time\ndenied: network … (rule: -), 2 times\n", "--keep-background": ""} {
+	for flag, want := range map[string]string{"--explain": "denied: network bad?.example:80 (rule: default), 1 time\ndenied: network … (rule: -), 2 times\n" +
+		"denied: network 10.0.0.5:443 (rule: address), 1 time; allow it with \"10.0.0.5:443\" in network_rules.allow of the profile\n", "--keep-background": ""} {
 		if status, v := d.call("exec", "s", flag, "--", "x"); status != 7 || v.stderr.String() != want {
 			t.Errorf("%s: status %d, %q", flag, status, v.stderr.String())
 		}
+	}
+}
+
+// TestExplainPrivate: boxd run says how to allow a private address, and only that.
+func TestExplainPrivate(t *testing.T) {
+	v := newInvocation(t)
+	v.explain([]apitypes.Denial{
+		{Kind: "network", What: "10.0.0.5:443", Rule: "address", Count: 1}, {Kind: "network", What: "169.254.169.254:80", Rule: "address", Count: 1},
+		{Kind: "network", What: "10.0.0.6:25", Rule: "smtp", Count: 1}, {Kind: "network", What: "[fd00::1]:22", Rule: "address", Count: 2},
+	}, "allow it with --allow ADDR:PORT")
+	want := "denied: network 10.0.0.5:443 (rule: address), 1 time; allow it with --allow 10.0.0.5:443\n" +
+		"denied: network 169.254.169.254:80 (rule: address), 1 time\n" +
+		"denied: network 10.0.0.6:25 (rule: smtp), 1 time\n" +
+		"denied: network [fd00::1]:22 (rule: address), 2 times; allow it with --allow [fd00::1]:22\n"
+	if v.stderr.String() != want {
+		t.Errorf("%q, want %q", v.stderr.String(), want)
 	}
 }

@@ -61,9 +61,12 @@ func writePorts(w screen, l apitypes.PortList) error {
 // publishedText says where a published port is open, or why it is not.
 func publishedText(p apitypes.Published) string {
 	at := net.JoinHostPort(p.Address, strconv.Itoa(p.Host))
+	if p.Address == "" {
+		at = fmt.Sprintf("port %d of the host", p.Host)
+	}
 	switch {
 	case p.Reason != "":
-		return at + ": " + p.Reason
+		return at + " is closed: " + p.Reason
 	case p.Connections > 0:
 		return fmt.Sprintf("%s, %d open", at, p.Connections)
 	}

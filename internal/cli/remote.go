@@ -242,8 +242,15 @@ func (f *remoteFlags) withFlag(text, refused string) (string, bool) {
 	case "network_rules": // of its limits, limits.NAME; of its lists, allow[N] and deny[N]
 		list, limit, _ := strings.Cut(part, ".")
 		list, _, _ = strings.Cut(list, "[")
-		if name = list; list == "limits" {
+		switch name = list; list {
+		case "limits":
 			name = "net-limit " + limit
+		case "": // the rules as a whole
+			for _, flag := range []string{"net-limit", "deny", "allow"} {
+				if f.cmd.Flags().Changed(flag) {
+					name = flag
+				}
+			}
 		}
 	case "mounts":
 		name = strings.TrimSpace("mount " + part)

@@ -96,7 +96,7 @@ func (a *App) run(f *runFlags, args []string) error {
 		return a.fail(f.json, err)
 	}
 	if f.explain {
-		a.explain(out.denied)
+		a.explain(out.denied, "allow it with --allow ADDR:PORT")
 	}
 	if sig != 0 && result.Verdict == engine.Canceled {
 		return out.ended(result, 128+int(sig))

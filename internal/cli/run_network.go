@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -42,37 +43,31 @@ func limitsValue(dst *spec.NetworkLimits) *textValue {
 func parseLimits(dst *spec.NetworkLimits, text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, _ := strings.Cut(part, "=")
-		var err error
 		switch name {
 		case "connections":
-			dst.Connections, err = strconv.Atoi(value)
-			if err != nil || dst.Connections < 1 {
-				err = errors.New("connections: must be a whole number above 0")
+			n, err := strconv.Atoi(value)
+			if dst.Connections = n; err != nil || n < 1 {
+				return errors.New("connections must be a whole number above 0, such as connections=64")
 			}
 		case "bytes":
-			err = parseLimitSize(&dst.Bytes, name, value)
+			n, err := spec.ParseSize(value)
+			if dst.Bytes = spec.Size(n); err != nil || n <= 0 {
+				return errors.New("bytes must be a size above 0, such as bytes=2G")
+			}
 		case "bandwidth":
-			err = parseLimitSize(&dst.Bandwidth, name, value)
+			n, err := spec.ParseSize(value)
+			if dst.Bandwidth = spec.Size(n); err != nil || n <= 0 {
+				return errors.New("bandwidth must be a size per second above 0, such as bandwidth=10M")
+			}
 		case "idle":
-			if err = parseDuration(&dst.Idle, value); err == nil && dst.Idle == 0 {
-				err = errors.New("idle: must be above 0")
+			if err := parseDuration(&dst.Idle, value); err != nil || dst.Idle == 0 {
+				return errors.New("idle must be a duration above 0, such as idle=5m")
 			}
 		default:
-			err = fmt.Errorf("%s: must be connections, bytes, bandwidth or idle, each with =VALUE", spec.Quote(name))
-		}
-		if err != nil {
-			return err
+			return fmt.Errorf("%s is no limit: must be connections, bytes, bandwidth or idle, such as connections=64,bytes=2G", spec.Quote(name))
 		}
 	}
 	return nil
-}
-
-func parseLimitSize(dst *spec.Size, name, text string) error {
-	n, err := spec.ParseSize(text)
-	if *dst = spec.Size(n); err == nil && n <= 0 {
-		err = fmt.Errorf("%s: must be above 0", name)
-	}
-	return err
 }
 
 func injectValue(dst *[]rules.Inject) *textValue {
@@ -117,7 +112,8 @@ func (f *runFlags) checkNetwork() error {
 		} else if _, name, ok := strings.Cut(field, "]."); ok {
 			bad.Rule = name + ": " + bad.Rule
 		}
-		asFlag := strings.NewReplacer("upstream_login", "--upstream-login", "set upstream", "give --upstream")
+		asFlag := strings.NewReplacer("upstream_login", "--upstream-login", "set upstream", "give --upstream",
+			"public: true in the configuration allows", "without --allow, a box reaches")
 		return &engine.FieldError{Field: "--" + strings.ReplaceAll(flag, "_", "-"), Value: bad.Value, Rule: asFlag.Replace(bad.Rule)}
 	}
 	if err != nil {
@@ -175,13 +171,18 @@ func (a *App) openNetwork(ctx context.Context, box engine.Box, f *runFlags) (shu
 	}, nil
 }
 
-// explain prints what was refused, on stderr.
-func (a *App) explain(denied []apitypes.Denial) {
+// explain prints what was refused, on stderr. open says how a private address is allowed; ADDR:PORT in it
+// stands for the address.
+func (a *App) explain(denied []apitypes.Denial, open string) {
 	for _, d := range denied {
 		times := "times"
 		if d.Count == 1 {
 			times = "time"
 		}
-		a.say("denied: %s %s (rule: %s), %d %s", d.Kind, printable(d.What), printable(d.Rule), d.Count, times)
+		hint := ""
+		if at, err := netip.ParseAddrPort(d.What); err == nil && d.Rule == "address" && at.Addr().IsPrivate() {
+			hint = "; " + strings.ReplaceAll(open, "ADDR:PORT", at.String())
+		}
+		a.say("denied: %s %s (rule: %s), %d %s%s", d.Kind, printable(d.What), printable(d.Rule), d.Count, times, hint)
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -95,6 +96,26 @@ func TestNetworkWords(t *testing.T) {
 		var w spec.Wishes
 		if s.Name == "sensitive" && setWish(s, s.Of(&w), "proxy") == nil {
 			t.Error("--sensitive=proxy: no error")
+		}
+	}
+}
+
+// TestAllowMessages: a refused entry is one line with the flag, the value, the rule and an example.
+func TestAllowMessages(t *testing.T) {
+	const form = "must be a name, address or CIDR, with or without :PORT, such as example.com, *.example.com or 10.1.2.0/24:5432"
+	for entry, rule := range map[string]string{
+		"exa mple":            form,
+		"a..b":                form,
+		"https://example.com": "must be a name or an address without a scheme, such as example.com, or example.com:8443 for another port",
+		"*":                   `must not be "*" alone: without --allow, a box reaches every public address`,
+		"example.com:":        "must have a port after the colon, such as example.com:22",
+		"example.com:99999":   "must have a port or PORT-PORT from 1 to 65535 after the colon, such as example.com:22 or example.com:8000-8010",
+		"10.0.0.0/33":         "must be a CIDR such as 203.0.113.0/24",
+	} {
+		v := newInvocation(t)
+		want := fmt.Sprintf("boxd: --allow %q: %s\n", entry, rule)
+		if status := v.Main([]string{"run", "--network", "proxy", "--allow", entry, "--", "true"}); status != 125 || v.stderr.String() != want {
+			t.Errorf("status %d, %q, want %q", status, v.stderr.String(), want)
 		}
 	}
 }

@@ -123,11 +123,12 @@ func TestRunPublishRefusals(t *testing.T) {
 		t.Errorf("a port is named that is closed: %q", v.stderr.String())
 	}
 	for flags, says := range map[string]string{
-		"--publish x":                         `--publish "x": must be [HOST:]PORT`,
-		"--publish 127.0.0.1:80:80":           `--publish "127.0.0.1:80:80": must be [HOST:]PORT`,
-		"--publish 8000 --publish 20000:8000": "--publish 8000: must be there once",
-		"--publish 20000:3128":                "--publish 3128: must not be 3128 or 1080",
-		strings.Repeat("--publish 8000 ", 17): "must be at most 16",
+		"--publish x":                           `--publish "x": must be [HOST:]PORT`,
+		"--publish 127.0.0.1:80:80":             `--publish "127.0.0.1:80:80": must be [HOST:]PORT`,
+		"--publish 8000 --publish 20000:8000":   "--publish 8000: is there twice: publish each port of the box once",
+		"--publish 20000:80 --publish 20000:81": "--publish 20000: is there twice: each port of the host leads to one port of the box",
+		"--publish 20000:3128":                  "--publish 3128: must not be 3128 or 1080",
+		strings.Repeat("--publish 8000 ", 17):   "must be at most 16",
 	} {
 		v := newInvocation(t)
 		if status := v.Main(append(append([]string{"run"}, strings.Fields(flags)...), "--", "true")); status != 125 || !strings.Contains(v.stderr.String(), says) {

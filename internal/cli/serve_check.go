@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/config"
-	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
 	"github.com/boxd/boxd/internal/oneline"
@@ -23,9 +21,9 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 	signals := a.watchSignals()
 	defer signals.stop()
 	var report doctor.Report
-	found := []error{loadErr}
+	found, warnings := []error{loadErr}, []error(nil)
 	if loadErr == nil {
-		found = a.CheckServe(o)
+		found, warnings = a.CheckServe(o)
 		host := doctor.Host{Version: a.Version, RunDir: o.Config.RuntimeDir, StateDir: o.Config.StateDir, InitPath: o.InitPath, InitError: o.InitError}
 		host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
 			runDir := host.RunDir
@@ -57,16 +55,8 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 	if len(found) == 0 {
 		line(doctor.OK, "configuration", cmp.Or(o.ConfigFile, "defaults, environment and flags; no file"))
 	}
-	if loadErr == nil {
-		sources := o.Config.NetworkSources()
-		for _, field := range slices.Sorted(maps.Keys(sources)) {
-			if sources[field].File == "" { // this process has other variables than the daemon
-				continue
-			}
-			if _, err := egress.ReadSecret(sources[field]); err != nil {
-				line(doctor.Degraded, "configuration", field+": requests of boxes will be refused: "+oneline.Error(err))
-			}
-		}
+	for _, err := range warnings {
+		line(doctor.Degraded, "configuration", oneline.Error(err))
 	}
 	for _, c := range report.Checks {
 		if c.Status != doctor.OK {

@@ -17,27 +17,28 @@ import (
 func TestServeCheck(t *testing.T) {
 	bad := errors.New("user \"x\": no\nsuch user")
 	for _, c := range []struct {
-		name   string
-		args   []string
-		found  []error
-		facts  doctor.Facts
-		status int
-		parts  []string
+		name            string
+		args            []string
+		found, warnings []error
+		facts           doctor.Facts
+		status          int
+		parts           []string
 	}{
-		{"fine", nil, nil, doctor.Facts{}, 0, []string{"ok        configuration       defaults, environment and flags", "boxd serve can start.\n"}},
-		{"two mistakes", nil, []error{bad, errors.New("other")}, doctor.Facts{}, 1, []string{`failed    configuration       user "x": no; such user` + "\n", "other\n", "cannot start"}},
-		{"no box", nil, nil, doctor.Facts{Box: doctor.Trial{Error: errors.New("no namespaces")}}, 1, []string{"failed    box                 no namespaces\n", "cannot start"}},
-		{"no configuration", []string{"--listen", "nonsense:x:y"}, nil, doctor.Facts{}, 1, []string{"failed    configuration", "listen", "cannot start"}},
-		{"a user", nil, nil, doctor.Facts{UID: 1000, Box: doctor.Trial{Error: errors.New("only root")}}, 0, []string{"boxd serve can start.\n"}},
-		{"a user on an old kernel", nil, nil, doctor.Facts{UID: 1000, Release: "4.4.0"}, 1, []string{"failed    kernel", "cannot start"}},
+		{"fine", nil, nil, nil, doctor.Facts{}, 0, []string{"ok        configuration       defaults, environment and flags", "boxd serve can start.\n"}},
+		{"two mistakes", nil, []error{bad, errors.New("other")}, nil, doctor.Facts{}, 1, []string{`failed    configuration       user "x": no; such user` + "\n", "other\n", "cannot start"}},
+		{"no secret", nil, nil, []error{errors.New("x: cannot be read")}, doctor.Facts{}, 0, []string{"degraded  configuration       x: cannot be read\n", "boxd serve can start.\n"}},
+		{"no box", nil, nil, nil, doctor.Facts{Box: doctor.Trial{Error: errors.New("no namespaces")}}, 1, []string{"failed    box                 no namespaces\n", "cannot start"}},
+		{"no configuration", []string{"--listen", "nonsense:x:y"}, nil, nil, doctor.Facts{}, 1, []string{"failed    configuration", "listen", "cannot start"}},
+		{"a user", nil, nil, nil, doctor.Facts{UID: 1000, Box: doctor.Trial{Error: errors.New("only root")}}, 0, []string{"boxd serve can start.\n"}},
+		{"a user on an old kernel", nil, nil, nil, doctor.Facts{UID: 1000, Release: "4.4.0"}, 1, []string{"failed    kernel", "cannot start"}},
 	} {
 		v := newInvocation(t)
 		v.Serve = func(ServeOptions) error { t.Error("it was started"); return nil }
-		v.CheckServe = func(o ServeOptions) []error {
+		v.CheckServe = func(o ServeOptions) (found, warnings []error) {
 			if o.Config.StateDir != "/var/lib/boxd" || o.InitError != nil {
 				t.Errorf("%s: %+v", c.name, o)
 			}
-			return c.found
+			return c.found, c.warnings
 		}
 		v.Examine = func(_ context.Context, h doctor.Host) doctor.Facts {
 			if h.RunDir != "/run/boxd" || h.StateDir != "/var/lib/boxd" {
@@ -88,7 +89,7 @@ func TestServeCheckNamesOrigin(t *testing.T) {
 			}
 			return lookup(key)
 		}
-		v.CheckServe = func(ServeOptions) []error { return []error{c.found} }
+		v.CheckServe = func(ServeOptions) (found, warnings []error) { return []error{c.found}, nil }
 		v.Examine = func(context.Context, doctor.Host) doctor.Facts { return doctor.Facts{Release: "6.12.1"} }
 		v.Main(append([]string{"serve", "--check"}, strings.Fields(c.args)...))
 		if want := "failed    configuration       " + c.want + "\n"; !strings.Contains(v.stdout.String(), want) {

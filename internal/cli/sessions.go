@@ -128,7 +128,11 @@ func writeSession(w screen, s apitypes.Session) error {
 	t.row("pids", limitText(s.PIDs, plainCount))
 	t.row("network", networkText(s))
 	for _, p := range s.Published {
-		t.row("published", fmt.Sprintf("%s leads to port %d", publishedText(p), p.Port))
+		text := fmt.Sprintf("%s leads to port %d", publishedText(p), p.Port)
+		if p.Reason != "" {
+			text = fmt.Sprintf("port %d: %s", p.Port, publishedText(p))
+		}
+		t.row("published", text)
 	}
 	if s.Sensitive != nil {
 		t.row("sensitive", sensitiveText(s.Sensitive))

@@ -40,7 +40,7 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 		return err
 	}}, "volume", "attach the volume `NAME:TARGET[:ro,size=SIZE]`; with a size it is created if it does not exist (repeatable)")
 	registerRules(wishes, &f.wishes.NetworkRules, "with --network: ")
-	wishes.Var(publishValue(&f.wishes.Publish), "publish", "make TCP port PORT of the box a port of the host, of the daemon's pool: `[HOST:]PORT`; boxd ports shows which (repeatable)")
+	wishes.Var(publishValue(&f.wishes.Publish), "publish", "make TCP port PORT of the box a port of the host, of the daemon's pool: `[HOST:]PORT`; boxd start names a chosen one on stderr, boxd ports shows all (repeatable)")
 	wishes.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	fs.AddFlagSet(wishes)
 	settingFlags(cmd, &f.wishes, false)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,12 +132,35 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			if failed, ok := errors.AsType[*client.Error](err); ok && failed.Output != "" {
 				fmt.Fprintln(a.Stderr, printableLines(strings.TrimRight(failed.Output, "\n")))
 			}
-			if err == nil && f.json {
-				err = writeJSON(a.Stdout, p)
+			if err != nil {
+				return err
 			}
-			return err
+			if err := a.sayPublished(ctx, c, names[0], f.wishes.Publish); err != nil {
+				return err
+			}
+			if f.json {
+				return writeJSON(a.Stdout, p)
+			}
+			return nil
 		})
 	})
+}
+
+// sayPublished names the ports of the host that the daemon chose for wishes, on stderr as boxd run does.
+func (a *App) sayPublished(ctx context.Context, c *client.Client, session string, wishes []spec.PublishWish) error {
+	if !slices.ContainsFunc(wishes, func(w spec.PublishWish) bool { return w.Host == 0 }) {
+		return nil
+	}
+	s, err := c.Session(ctx, session)
+	if err != nil {
+		return err
+	}
+	for _, p := range s.Published {
+		if slices.Contains(wishes, spec.PublishWish{Port: p.Port}) {
+			a.say("boxd: %s leads to port %d of the box", publishedText(p), p.Port)
+		}
+	}
+	return nil
 }
 
 // readiness returns what the flags say about it, nil if they say nothing.

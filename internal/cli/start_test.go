@@ -64,3 +64,22 @@ func TestStartNotReady(t *testing.T) {
 		}
 	}
 }
+
+// TestStartPublish: the ports that the daemon chose are named on stderr.
+func TestStartPublish(t *testing.T) {
+	d := newFakeDaemon(t, answers(t, map[string]any{
+		"POST /v1/sessions/s/processes": apitypes.Process{ID: "p"},
+		"GET /v1/sessions/s": apitypes.Session{ID: "s", Published: []apitypes.Published{
+			{Port: 80, Host: 20001, Address: "127.0.0.1"}, {Port: 81, Host: 20000, Address: "127.0.0.1"}}},
+	}))
+	for flags, want := range map[string]string{
+		"--publish 80 --publish 20000:81":       "boxd: 127.0.0.1:20001 leads to port 80 of the box\n",
+		"--publish 20001:80 --publish 20000:81": "",
+		"--publish auto:80 --publish 81 --json": "boxd: 127.0.0.1:20001 leads to port 80 of the box\nboxd: 127.0.0.1:20000 leads to port 81 of the box\n",
+	} {
+		args := append(strings.Fields("start s --id p "+flags), "--", "x")
+		if status, v := d.call(args...); status != 0 || v.stderr.String() != want {
+			t.Errorf("%s: status %d, %q, want %q", flags, status, v.stderr.String(), want)
+		}
+	}
+}

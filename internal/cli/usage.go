@@ -135,6 +135,17 @@ func plainRule(kind string) string {
 func afterDash(cmd *cobra.Command, args []string, want ...string) (names, command []string, err error) {
 	dash := cmd.ArgsLenAtDash()
 	form := cmd.CommandPath() + " " + strings.Join(want, " ") + " [-- CMD [ARG...]]"
+	before := args
+	if dash >= 0 {
+		before = args[:dash]
+	}
+	if network := cmd.Flags().Lookup("network"); len(before) > len(want) && network != nil && network.Changed {
+		for _, mode := range []string{networkProxy, spec.None} { // boxd run has --network MODE
+			if slices.Contains(before, mode) {
+				return nil, nil, usageError(cmd, fmt.Sprintf("--network %s: write --network=%[1]s here, or --network for a proxy", mode))
+			}
+		}
+	}
 	switch {
 	case dash < 0 && len(args) > len(want):
 		// Without the dashes, boxd would take flags of the command as its own.
@@ -171,11 +182,13 @@ func checkNames(args, want []string) error {
 }
 
 // exactly checks that a command gets the arguments named by want and no others. The last may be
-// "[NAME]", which is optional, or "NAME...", which can be repeated.
+// "[NAME]", which is optional, "NAME...", which can be repeated, or "[NAME]...", which is both.
 func exactly(want ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		form := strings.Join(append([]string{cmd.CommandPath()}, want...), " ")
-		required := len(slices.DeleteFunc(slices.Clone(want), func(name string) bool { return strings.HasPrefix(name, "[") }))
+		required := len(slices.DeleteFunc(slices.Clone(want), func(name string) bool {
+			return strings.HasPrefix(name, "[") && strings.HasSuffix(strings.TrimSuffix(name, "..."), "]")
+		}))
 		repeated := len(want) > 0 && strings.HasSuffix(want[len(want)-1], "...")
 		switch {
 		case len(args) < required:

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
@@ -19,9 +20,9 @@ import (
 )
 
 // Check returns every reason that it can find for which Run would not start with these options. It
-// creates, opens and changes nothing, and a daemon that runs on the same directories is no
-// obstacle.
-func Check(o Options) (found []error) {
+// creates and changes nothing, and a daemon that runs on the same directories is no obstacle. The
+// warnings are about files with secrets that the daemon's user cannot read, without which it starts.
+func Check(o Options) (found, warnings []error) {
 	d := &daemon{Options: o, log: slog.New(slog.DiscardHandler), root: os.Geteuid() == 0}
 	d.dirs = dirs{state: o.Config.StateDir, runtime: o.Config.RuntimeDir}
 	c := &d.Config
@@ -32,6 +33,9 @@ func Check(o Options) (found []error) {
 		return err == nil
 	}
 	known := note(d.findAccount())
+	if known {
+		warnings = d.unreadableSecrets(func(s rules.Source) bool { return s.File != "" }) // the daemon has other variables than this process
+	}
 	note(checkState(d.dirs.state))
 	if known {
 		note(checkOwner(d.dirs.state, d.account))
@@ -88,7 +92,7 @@ func Check(o Options) (found []error) {
 			note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
 		}
 	}
-	return found
+	return found, warnings
 }
 
 // canMake refuses the value of a setting if this process cannot write in the directory dir, or in

@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 		var conf config.Config
 		base(&conf)
 		c.change(&conf)
-		found := Check(Options{Config: conf})
+		found, _ := Check(Options{Config: conf})
 		if os.Geteuid() != 0 { // only root can start the launcher
 			found = found[:len(found)-1]
 		}
@@ -80,7 +80,8 @@ func TestCheckInit(t *testing.T) {
 	conf := config.Config{StateDir: dir, RuntimeDir: dir}
 	conf.Socket.Path = filepath.Join(dir, "s")
 	conf.Policy.AllowedMountRoots = []string{"/a:b"}
-	text := fmt.Sprint(errors.Join(Check(Options{Config: conf, InitError: errors.New("no boxd-init")})...))
+	found, _ := Check(Options{Config: conf, InitError: errors.New("no boxd-init")})
+	text := fmt.Sprint(errors.Join(found...))
 	wants := []string{"no boxd-init", "must not contain a colon"}
 	if os.Geteuid() != 0 {
 		wants = []string{"launcher service"} // which it cannot start itself

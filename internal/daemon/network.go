@@ -1,9 +1,13 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 
 	"github.com/boxd/boxd/config"
@@ -37,16 +41,48 @@ func (d *daemon) surroundings() rules.Surroundings {
 	return rules.Surroundings{Own: own, Never: func(to netip.AddrPort) bool { return leadsTo(to, listeners, d.Config.Policy.Publish, own()) }}
 }
 
-// checkSecrets warns of secrets for the proxies of boxes that cannot be read. Requests that need one are
-// refused until it can be: values are read for each request.
+// checkSecrets warns of secrets that cannot be read. What needs one fails until it can be: each is read
+// whenever it is used.
 func (d *daemon) checkSecrets() {
-	sources := d.Config.NetworkSources()
-	for _, field := range slices.Sorted(maps.Keys(sources)) {
-		if _, err := egress.ReadSecret(sources[field]); err != nil {
-			d.log.Warn("requests of boxes that need this secret will be refused", "setting", field, "error", err)
-			d.warnings = append(d.warnings, field+": was not readable when the daemon started: "+err.Error())
+	for _, err := range d.unreadableSecrets(func(rules.Source) bool { return true }) {
+		d.log.Warn("a secret cannot be read", "error", err)
+		d.warnings = append(d.warnings, "when the daemon started: "+err.Error())
+	}
+}
+
+// unreadableSecrets reads the secrets for the proxies of boxes that wanted selects, and the logins of
+// registries, as the daemon's user. The errors name the setting, the file, the user and the effect.
+func (d *daemon) unreadableSecrets(wanted func(rules.Source) bool) (found []error) {
+	read := func(setting, effect string, read func() error) {
+		err := asUser(d.account, read)
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			err = fmt.Errorf("%w: the daemon's user %s must be able to read the file, and to search (x) its directories", err, d.account)
+		case errors.Is(err, fs.ErrNotExist):
+			err = fmt.Errorf("%w: create the file so that the daemon's user %s can read it", err, d.account)
+		}
+		if err != nil {
+			found = append(found, fmt.Errorf("%s: %s: %w", setting, effect, err))
 		}
 	}
+	sources := d.Config.NetworkSources()
+	for _, setting := range slices.Sorted(maps.Keys(sources)) {
+		if wanted(sources[setting]) {
+			read(setting, "requests of boxes will be refused", func() error {
+				_, err := egress.ReadSecret(sources[setting])
+				return err
+			})
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(d.Config.Images.Registries)) {
+		if file := d.Config.Images.Registries[host].LoginFile; file != "" {
+			read("images.registries."+host+".login_file", "images cannot be pulled from there", func() error {
+				_, err := os.ReadFile(file)
+				return err
+			})
+		}
+	}
+	return found
 }
 
 // leadsTo reports whether a connection from this host to an address reaches one of listeners, or can

@@ -2,14 +2,18 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"log"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -74,5 +78,52 @@ func TestStandardLog(t *testing.T) {
 	log.Print("one\ntwo")
 	if got := b.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=DEBUG") {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestUnreadableSecrets: what root can read and the daemon's user cannot is reported, and the reverse.
+func TestUnreadableSecrets(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // the daemon's user may look for it
+		t.Fatal(err)
+	}
+	self := account{uid: os.Getuid(), gid: os.Getgid()}
+	if os.Geteuid() == 0 {
+		self = account{name: "daemon", uid: 1, gid: 1}
+	}
+	file := func(name string, mode os.FileMode, owner int) string {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, []byte("user:secret\n"), 0o600), os.Chown(path, owner, owner), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	closed, open, missing := file("closed", 0, os.Getuid()), file("open", 0o400, self.uid), filepath.Join(dir, "missing")
+	inject := func(file string) []rules.Inject { return []rules.Inject{{ValueFrom: rules.Source{File: file}}} }
+	c := config.Config{}
+	c.Policy.Tenants = map[string]policy.Tenant{"a": {}, "b": {}, "c": {}, "d": {}}
+	for name, list := range map[string][]rules.Inject{"a": inject(closed), "b": inject(open), "c": inject(missing), "d": {{ValueFrom: rules.Source{Env: "BOXD_TEST_MISSING"}}}} {
+		tenant := c.Policy.Tenants[name]
+		tenant.NetworkRules.Inject = list
+		c.Policy.Tenants[name] = tenant
+	}
+	c.Policy.Profiles = map[string]policy.ProfileConfig{"p": {}}
+	profile := c.Policy.Profiles["p"]
+	profile.NetworkRules.UpstreamLogin = &closed
+	c.Policy.Profiles["p"] = profile
+	c.Images.Registries = map[string]config.Registry{"registry.example.org": {LoginFile: closed}, "other.example.org": {LoginFile: open}}
+	d := daemon{Options: Options{Config: c}, account: self}
+	found := d.unreadableSecrets(func(s rules.Source) bool { return s.File != "" })
+	want := []struct{ setting, file string }{
+		{"profiles.p.network_rules.upstream_login: ", closed}, {"tenants.a.network_rules.inject[0].value_from: ", closed}, {"tenants.c.network_rules.inject[0].value_from: ", missing},
+		{"images.registries.registry.example.org.login_file: ", closed},
+	}
+	for i, w := range want {
+		if len(found) != len(want) || !strings.HasPrefix(found[i].Error(), w.setting) || !strings.Contains(found[i].Error(), w.file) || !strings.Contains(found[i].Error(), "the daemon's user "+self.String()) {
+			t.Fatalf("%q, want %+v", found, want)
+		}
+	}
+	if all := d.unreadableSecrets(func(rules.Source) bool { return true }); len(all) != len(want)+1 || !strings.Contains(errors.Join(all...).Error(), "BOXD_TEST_MISSING") {
+		t.Errorf("with variables: %q", all)
 	}
 }

@@ -119,11 +119,12 @@ func TestPreviewsAndForwarding(t *testing.T) {
 	d.says(125, "", "forward", "lab", strings.TrimPrefix(line.Address, "127.0.0.1:")+":8000") // in use
 
 	d.says(0, "", "sessions", "rm", "lab")
+	// Without a connection that would find out.
+	if cmd.Wait(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(stderr.String(), "boxd: session \"lab\" has ended: it was removed") {
+		t.Errorf("status %d, %s", cmd.ProcessState.ExitCode(), stderr)
+	}
 	if page() == nil {
 		t.Error("an answer of a removed session")
-	}
-	if cmd.Wait(); cmd.ProcessState.ExitCode() != 125 || !strings.Contains(stderr.String(), `session "lab": not found`) {
-		t.Errorf("status %d, %s", cmd.ProcessState.ExitCode(), stderr)
 	}
 	if status, _ := d.ask(api, "GET", "/v1/sessions/lab/ports/8000/page", ""); status != 404 {
 		t.Errorf("a removed session: %d", status)

@@ -133,7 +133,7 @@ func TestPublishedPorts(t *testing.T) {
 	d, first := publishDaemon(t, 2)
 	const size = 64 << 20
 	serve := fmt.Sprintf("head -c %d /dev/urandom > big; sha256sum big | cut -d' ' -f1 > sum; exec python3 -m http.server 8000 --bind 127.0.0.1", size)
-	if r := d.run("start", "lab", "--publish", "8000", "--publish", fmt.Sprintf("%d:9000", first+1), "--id", "web", "--ready-port", "8000", "--wait", "--", "sh", "-c", serve); r.status != 0 {
+	if r := d.run("start", "lab", "--publish", "8000", "--publish", fmt.Sprintf("%d:9000", first+1), "--id", "web", "--ready-port", "8000", "--wait", "--", "sh", "-c", serve); r.status != 0 || r.stderr != fmt.Sprintf("boxd: 127.0.0.1:%d leads to port 8000 of the box\n", first) {
 		t.Fatal(r)
 	}
 	ports := d.published("lab")
@@ -142,6 +142,10 @@ func TestPublishedPorts(t *testing.T) {
 	}
 	if r := d.run("sessions", "show", "lab"); !strings.Contains(r.stdout, fmt.Sprintf("127.0.0.1:%d leads to port 8000", first)) {
 		t.Errorf("boxd sessions show: %v", r)
+	}
+	// The session has no network to give up; its ports go on.
+	if r := d.run("sessions", "set", "lab", "--network", "none"); r.status != 0 || !strings.Contains(r.stdout, "its published ports stay open") {
+		t.Errorf("boxd sessions set: %v", r)
 	}
 	fetch := func() {
 		t.Helper()
