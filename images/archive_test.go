@@ -156,7 +156,6 @@ func TestImportPinned(t *testing.T) {
 	}
 }
 
-<<<<<<< HEAD
 // TestImportDirWithoutLayout: a part of an OCI layout is not taken for a root file system.
 func TestImportDirWithoutLayout(t *testing.T) {
 	dir := ociLayout(t, randomImage(t, 1000, 1))
@@ -234,7 +233,9 @@ func TestDamagedLayer(t *testing.T) {
 	add()
 	if err := b.Verify(t.Context(), Shared, "x"); err != nil {
 		t.Errorf("after GC: %v", err)
-=======
+	}
+}
+
 // TestImportRefusesBeforeReading: a value of the request that breaks a rule is refused before the archive is read.
 func TestImportRefusesBeforeReading(t *testing.T) {
 	b := newBench(t, Options{})
@@ -242,6 +243,5 @@ func TestImportRefusesBeforeReading(t *testing.T) {
 	_, err := b.ImportStream(t.Context(), in, Request{Reference: "x", Platform: "linux"})
 	if bad, ok := errors.AsType[*engine.FieldError](err); !ok || bad.Field != "platform" || in.Len() != len("archive") {
 		t.Errorf("%v, %d bytes left", err, in.Len())
->>>>>>> h-C
 	}
 }

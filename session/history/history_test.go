@@ -84,7 +84,8 @@ func (b *bench) numbers(q Query) string {
 	return strings.Join(out, " ")
 }
 
-var start = time.Now().Add(-time.Hour)
+// start is an hour ago, but today, because entries of yesterday are not in [Store.Today].
+var start = time.Unix(max(time.Now().Add(-time.Hour).Unix(), time.Now().Truncate(24*time.Hour).Unix()), 0)
 
 // entry is command number n, which ended n seconds after start.
 func entry(tenant, session string, n int) Entry {
@@ -241,7 +242,7 @@ func TestBounds(t *testing.T) {
 		t.Errorf("beside a large entry: %q", got)
 	}
 	for more := true; more; {
-		if more, err = b.forgetOld(time.Now(), time.Time{}); err != nil {
+		if more, err = b.forgetOld(time.Now().Add(time.Hour), time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 	}
