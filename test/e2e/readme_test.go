@@ -104,7 +104,7 @@ func TestReadmeImages(t *testing.T) {
 	if got.status != 0 {
 		t.Fatalf("%v", got)
 	}
-	for _, want := range []string{"tools sha256:", "\n/bin/cat /bin/sh\n", "\ntools\t-\t", "\ntools: ok\n", "deleted images: 0, layers: 1,"} {
+	for _, want := range []string{"tools sha256:", "\n/bin/cat /bin/sh\n", "\nIMAGE\tDIGEST\t", "\ntools\t", "\ntools: ok\n", "deleted images: 0, layers: 1,"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%v, want %q", got, want)
 		}
