@@ -308,7 +308,8 @@ func (w *volumeWorld) expire() {
 			if err != nil {
 				return err
 			}
-			r, err := w.client.Exec(w.ctx, "kept", apitypes.ExecRequest{Shell: fmt.Sprintf("cat /v/file; cat n; echo %d > n", n+1)})
+			// A kill may come between any two steps, so n is replaced, not emptied and written.
+			r, err := w.client.Exec(w.ctx, "kept", apitypes.ExecRequest{Shell: fmt.Sprintf("cat /v/file; cat n; echo %d > new && mv new n", n+1)})
 			switch {
 			case err != nil:
 				return err
