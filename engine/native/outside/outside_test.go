@@ -54,6 +54,8 @@ const (
    3: 0100007F:C79F 0100007F:8C2A 01 00000000:000003E8 00:00000000 00000000     0        0 0 1 0000000061192ca7 20 4 32 10 -1                        
    4: 0100007F:C79F 0100007F:8C38 08 00000000:00000001 00:00000000 00000000     0        0 0 1 0000000074941014 20 4 32 10 -1                        
    5: 0100007F:C7AF 0100007F:8C38 04 00000005:00000000 00:00000000 00000000     0        0 0 1 0000000074941014 20 4 32 10 -1                        
+   6: 0100007F:C7B1 0100007F:8C38 02 48E7F432:00000000 00:00000000 00000000     0        0 186451 1 0000000074941014 20 4 32 10 -1                   
+   7: 0100007F:C7B2 0100007F:8C38 01 FFFF0000:00000000 00:00000000 00000000     0        0 186452 1 0000000074941014 20 4 32 10 -1                   
 `
 	udp = `   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops             
  4505: 0100007F:C8B5 0100007F:0009 01 00005160:00000900 00:00000000 00000000     0        0 186435 2 000000003eb9af16 0        
@@ -75,7 +77,7 @@ func TestSocketTables(t *testing.T) {
 		want       Sockets
 	}{
 		// Two connections wait to be accepted, with 1,001 bytes; an accepted one holds 1,016
-		// bytes, and a closed one 5.
+		// bytes, and a closed one 5. Those of the last two lines were read while they changed.
 		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021, backlog: 2, waiting: 2, tcpQueues: 2022}},
 		{"udp", udp, (*Sockets).addUDP, Sockets{Never: 0x5160, Maybe: 0x900}},
 		{"icmp", udp, (*Sockets).addPing, Sockets{Never: 0x5160 + 0x900}},

@@ -176,12 +176,16 @@ func (s *Sockets) addTable(r io.Reader, t table, size, enough int64) error {
 	return lines.Err()
 }
 
-// queues returns the column tx_queue:rx_queue.
+// queues returns the column tx_queue:rx_queue. A queue that changes while the kernel reads its two ends without
+// a lock can be negative, as an unsigned number of 32 bits (get_tcp4_sock in net/ipv4/tcp_ipv4.c): it counts as empty.
 func queues(f []string) (tx, rx int64) {
 	a, b, _ := strings.Cut(f[4], ":")
-	tx, _ = strconv.ParseInt(a, 16, 64)
-	rx, _ = strconv.ParseInt(b, 16, 64)
-	return tx, rx
+	return queue(a), queue(b)
+}
+
+func queue(column string) int64 {
+	n, _ := strconv.ParseUint(column, 16, 32)
+	return max(int64(int32(n)), 0)
 }
 
 // addUDP adds a socket. The kernel shows its queues with the overhead of the buffers
@@ -207,6 +211,7 @@ func (s *Sockets) addNetlink(f []string, _ int64) {
 // mean something else. In others, a socket without an inode waits to be accepted.
 const (
 	established = "01"
+	synSent     = "02" // tx_queue is any number for a moment: tcp_v4_connect sets one end of it first
 	synRecv     = "03"
 	timeWait    = "06"
 	closeWait   = "08"
@@ -221,7 +226,7 @@ func (s *Sockets) addTCP(f []string, size int64) {
 	switch state, inode := f[3], f[9]; {
 	case state == listening:
 		s.backlog += rx
-	case state == synRecv || state == timeWait || state == newSynRecv:
+	case state == synSent || state == synRecv || state == timeWait || state == newSynRecv:
 	case inode == "0" && (state == established || state == closeWait):
 		s.waiting++
 		s.tcpQueues += tx + rx
