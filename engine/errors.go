@@ -24,6 +24,9 @@ var (
 	ErrNoLayer = errors.New("layer does not exist")
 	// ErrLayerInUse: a box uses the layer.
 	ErrLayerInUse = errors.New("layer is in use")
+	// ErrNoEngine: the engine or the isolation that a Spec asks for cannot build boxes on this
+	// host now. The text says why. Another engine may work.
+	ErrNoEngine = errors.New("engine not available")
 	// ErrNoLauncher: boxd-init is missing, has another version, or has died.
 	ErrNoLauncher = errors.New("launcher not available")
 )

@@ -79,6 +79,10 @@ type Spec struct {
 	// capabilities that the metadata of files takes (CHOWN, FOWNER, DAC_READ_SEARCH), and may make whiteouts.
 	// Such a box mounts layers, of which one is not published, or none; nothing else, and nothing later.
 	Unpacks bool `json:"unpacks,omitempty"`
+	// Engine builds the box: one of Engines. Empty: EngineNative. Isolation is the wall around
+	// it: one of Isolations. Empty: IsolationNamespaces. They cannot change later.
+	Engine    string `json:"engine,omitempty"`
+	Isolation string `json:"isolation,omitempty"`
 	// Hostname inside the box. Empty: "box".
 	Hostname string `json:"hostname,omitempty"`
 	// User runs commands that name no user of their own. Files that it creates in the
@@ -156,6 +160,8 @@ func (s Spec) WithDefaults() Spec {
 		s.Image = cmp.Or(s.Image, HostImage)
 	}
 	s.Layers = slices.Clone(s.Layers)
+	s.Engine = cmp.Or(s.Engine, EngineNative)
+	s.Isolation = cmp.Or(s.Isolation, IsolationNamespaces)
 	s.Hostname = cmp.Or(s.Hostname, DefaultHostname)
 	s.TmpSize = cmp.Or(s.TmpSize, DefaultTmpSize)
 	if s.WritableRoot {
@@ -210,6 +216,12 @@ func (s Spec) Validate() error {
 	}
 	if err := s.validateImage(); err != nil {
 		return err
+	}
+	if err := cmp.Or(CheckWord("engine", s.Engine, Engines), CheckWord("isolation", s.Isolation, Isolations)); err != nil {
+		return err
+	}
+	if s.Engine == EngineNative && s.Isolation == IsolationGVisor {
+		return refuse("isolation", Quote(s.Isolation), "needs the engine %q or %q", EngineOCI, EngineContainerd)
 	}
 	if !isHostname(s.Hostname) {
 		return refuse("hostname", Quote(s.Hostname), `must be at most 64 letters, digits, "-" and ".", as RFC 1123 has it`)

@@ -19,7 +19,7 @@ func TestSpecJSON(t *testing.T) {
 		"spec-zero.json":     {},
 		"spec-defaults.json": Spec{WritableRoot: true}.WithDefaults(),
 		"spec-full.json": {
-			ID: "job-1", Image: "host", Hostname: "worker", User: User{UID: 1000, GID: 100}, WritableRoot: true, UpperSize: 1 << 30, TmpSize: 1 << 26,
+			ID: "job-1", Image: "host", Engine: EngineOCI, Isolation: IsolationGVisor, Hostname: "worker", User: User{UID: 1000, GID: 100}, WritableRoot: true, UpperSize: 1 << 30, TmpSize: 1 << 26,
 			Mounts:        []Mount{{Source: "/srv/job", Target: WorkspaceTarget}, {Source: "/srv/data", Target: "/data", ReadOnly: true, Within: "/srv"}},
 			Limits:        Limits{Memory: 64 << 20, PIDs: Unlimited, CPUs: 1.5, OpenFiles: 256, FileSize: 1 << 20},
 			AllowDegraded: true,

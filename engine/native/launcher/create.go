@@ -31,6 +31,9 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 		service: l.service != nil && !w.probe,
 		work:    w,
 	}
+	if err := l.checkEngine(b.spec); err != nil {
+		return nil, err
+	}
 	b.init()
 	if !b.service {
 		b.wave = l.waves.takePlace()

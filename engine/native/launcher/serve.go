@@ -90,6 +90,9 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return onBox(l, r, func(m rpc.Sockets) string { return m.ID }, (*box).handleSockets)
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
+	case rpc.TypeEngines:
+		reply, err = l.handleEngines()
+		return reply, nil, err
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
 	case rpc.TypeMakeLayer, rpc.TypePublishLayer, rpc.TypeAbandonLayer, rpc.TypeRemoveLayer, rpc.TypeLayers:

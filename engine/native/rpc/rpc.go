@@ -219,6 +219,7 @@ var kinds = map[string]error{
 	"invalid":       engine.ErrInvalid,
 	"at limit":      engine.ErrAtLimit,
 	"unavailable":   engine.ErrNoLauncher,
+	"no engine":     engine.ErrNoEngine,
 	"no layer":      engine.ErrNoLayer,
 	"layer in use":  engine.ErrLayerInUse,
 }
