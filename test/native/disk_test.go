@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -65,8 +66,8 @@ func createDisk(t *testing.T, e engine.Engine, spec engine.Spec) (engine.Box, bo
 func wantFull(t *testing.T, o outcome, limit string) {
 	t.Helper()
 	want(t, o, engine.DiskQuota, 1)
-	if o.Limit != limit || !strings.Contains(o.stderr, "No space left") {
-		t.Errorf("limit %q, stderr %q, want limit %q and no space left", o.Limit, tail(o.stderr), limit)
+	if o.Limit != limit || !strings.Contains(o.Stderr, "No space left") {
+		t.Errorf("limit %q, stderr %q, want limit %q and no space left", o.Limit, tail(o.Stderr), limit)
 	}
 }
 
@@ -108,8 +109,8 @@ func TestOpenFiles(t *testing.T) {
 	b := newBox(t, engine.Spec{Limits: engine.Limits{OpenFiles: 40}})
 	wantOutput(t, b, "ulimit -Sn; ulimit -Hn; ulimit -n 41 2>/dev/null || echo refused", "40\n40\nrefused\n")
 	o := run(t, b, python("import os, errno\nfds = []\ntry:\n while True: fds.append(os.open('/', os.O_RDONLY))\nexcept OSError as e: print(errno.errorcode[e.errno], max(fds))"))
-	if o.stdout != "EMFILE 39\n" {
-		t.Errorf("%q, %q, want EMFILE 39", o.stdout, tail(o.stderr))
+	if o.Stdout != "EMFILE 39\n" {
+		t.Errorf("%q, %q, want EMFILE 39", o.Stdout, tail(o.Stderr))
 	}
 }
 
@@ -153,7 +154,7 @@ func TestOutputLimit(t *testing.T) {
 			if int64(stdout) != c.stdout || int64(stderr) != c.stderr {
 				t.Errorf("%d and %d bytes came, want %d and %d", stdout, stderr, c.stdout, c.stderr)
 			}
-			if n, m := figure(t, "stdout", o.Receipt.StdoutBytes), figure(t, "stderr", o.Receipt.StderrBytes); n != c.stdout || m != c.stderr {
+			if n, m := boxtest.Figure(t, "stdout", o.Receipt.StdoutBytes), boxtest.Figure(t, "stderr", o.Receipt.StderrBytes); n != c.stdout || m != c.stderr {
 				t.Errorf("receipt: %d and %d bytes, want %d and %d", n, m, c.stdout, c.stderr)
 			}
 		})

@@ -2,7 +2,6 @@ package native
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -20,45 +19,6 @@ func wantHostUntouched(t *testing.T) {
 	}
 	if _, err := os.Stat("/usr/bin/env"); err != nil {
 		t.Error("a box removed /usr/bin/env of the host")
-	}
-}
-
-// workDirs are the cgroups of the commands of a box, on cgroup2.
-func workDirs(t testing.TB, b engine.Box) []string {
-	t.Helper()
-	var dirs []string
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "work", "*", "cgroup.procs"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range found {
-			dirs = append(dirs, filepath.Dir(f))
-		}
-	}
-	return dirs
-}
-
-// commands are the pids, on the host, of what runs in a box besides PID 1. The
-// kernel tells, not the box.
-func commands(t testing.TB, b engine.Box) []string {
-	t.Helper()
-	var pids []string
-	for _, dir := range workDirs(t, b) {
-		content, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // it may be gone meanwhile
-		pids = append(pids, strings.Fields(string(content))...)
-	}
-	return pids
-}
-
-// wantNoCommands: when the end of a command is reported, everything that was killed is gone.
-func wantNoCommands(t testing.TB, b engine.Box) {
-	t.Helper()
-	if pids := commands(t, b); len(pids) > 0 {
-		for _, pid := range pids {
-			cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
-			t.Errorf("still running in the box: pid %s %q", pid, cmdline)
-		}
 	}
 }
 
@@ -81,17 +41,6 @@ func hostID(t testing.TB, b engine.Box) int {
 		t.Fatal(err)
 	}
 	return int(st.Uid)
-}
-
-// wholeCommandDies says that running out of memory ends all of a command:
-// memory.oom.group, which only cgroup v2 has.
-func wholeCommandDies(t testing.TB, b engine.Box) bool {
-	t.Helper()
-	found, err := filepath.Glob("/sys/fs/cgroup/boxd/*." + b.ID() + "/work/*/memory.oom.group")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(found) > 0
 }
 
 // createWritable is create for a box with a writable root. Where the /usr of the
@@ -118,23 +67,6 @@ func createWritable(t testing.TB, e engine.Engine, spec engine.Spec) (b engine.B
 	return nil, false
 }
 
-// initPIDs is PID 1 of a box, as the host knows it.
-func initPIDs(t testing.TB, b engine.Box) []string {
-	t.Helper()
-	var pids []string
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "init", "cgroup.procs")) // one of them exists
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range found {
-			content, _ := os.ReadFile(f)
-			pids = append(pids, strings.Fields(string(content))...)
-		}
-	}
-	return pids
-}
-
 // TestHugePages: on a host that uses huge pages wherever possible, the agent has none; commands have them as on
 // the host.
 func TestHugePages(t *testing.T) {
@@ -148,7 +80,7 @@ func TestHugePages(t *testing.T) {
 	if want == "" {
 		t.Fatal("no THP_enabled in /proc/self/status, which is there since Linux 5.0")
 	}
-	if got := strings.TrimSpace(run(t, b, shell("grep THP_enabled /proc/self/status")).stdout); got != want {
+	if got := strings.TrimSpace(run(t, b, shell("grep THP_enabled /proc/self/status")).Stdout); got != want {
 		t.Errorf("a command has %q, want %q", got, want)
 	}
 	for _, pid := range initPIDs(t, b) {
