@@ -52,11 +52,11 @@ type Host interface {
 	Commands(t testing.TB, box string) []int
 }
 
-// Client is a connection to a service.
+// Client is a connection to a service. That of an engine with programs is also an engine.Layers and an
+// engine.Choosing.
 type Client interface {
 	engine.Service
 	engine.Storage
-	engine.Layers
 	io.Closer
 }
 

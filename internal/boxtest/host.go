@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -145,4 +146,33 @@ print(s.makefile().readline(), end="")
 func WholeCommandDies() bool {
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers") // on a hybrid host it is in "unified"
 	return err == nil
+}
+
+// WantNoWritableRoot checks the reason why there can be no box with a writable root. Where the
+// /usr of the machine is an overlay itself, as in the virtual machine, a kernel may be unable to map
+// its users; anywhere else the test fails.
+func WantNoWritableRoot(t testing.TB, err error) {
+	t.Helper()
+	var st syscall.Statfs_t
+	if err := syscall.Statfs("/usr", &st); err != nil {
+		t.Fatal(err)
+	}
+	const overlay = 0x794c7630 // OVERLAYFS_SUPER_MAGIC of <linux/magic.h>
+	if st.Type != overlay {
+		t.Fatal(err)
+	}
+	if !strings.Contains(err.Error(), "cannot be id-mapped") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v: want one line that says why", err)
+	}
+}
+
+// WantHostUntouched looks for what the writable root's test does.
+func WantHostUntouched(t testing.TB) {
+	t.Helper()
+	if _, err := os.Stat("/usr/bin/boxd-test-made"); err == nil {
+		t.Error("a box wrote to /usr/bin of the host")
+	}
+	if _, err := os.Stat("/usr/bin/env"); err != nil {
+		t.Error("a box removed /usr/bin/env of the host")
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/conformance"
+	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/boxtest"
@@ -91,4 +92,33 @@ func TestOCIGVisor(t *testing.T) {
 
 func TestContainerd(t *testing.T) {
 	on(t, spec.EngineContainerd, spec.IsolationNamespaces, native.LauncherOptions{})
+}
+
+// fake is a host of engine/enginetest, which plays boxes in memory.
+type fake struct{ *enginetest.Host }
+
+type fakeClient struct{ *enginetest.Client }
+
+func (c fakeClient) Close() error {
+	c.Cut()
+	return nil
+}
+
+func (f fake) Connect(context.Context) (conformance.Client, error) {
+	return fakeClient{f.Host.Connect()}, nil
+}
+
+func (fake) KillLauncher(testing.TB)           {}
+func (fake) Restart(testing.TB)                {}
+func (fake) Init(testing.TB, string) []int     { return nil }
+func (fake) Commands(testing.TB, string) []int { return nil }
+
+// TestFake shows that the suite depends on no engine, and that tests over engine/enginetest see the
+// lifetimes that they would see with a real one.
+func TestFake(t *testing.T) {
+	conformance.Run(t, conformance.Options{
+		Engine: spec.EngineNative, Isolation: spec.IsolationNamespaces,
+		Open:       func(t testing.TB) conformance.Host { return fake{enginetest.NewHost(t.TempDir())} },
+		NoPrograms: "engine/enginetest executes nothing",
+	})
 }

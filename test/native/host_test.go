@@ -8,19 +8,8 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"golang.org/x/sys/unix"
+	"github.com/boxd/boxd/internal/boxtest"
 )
-
-// wantHostUntouched looks for what the writable root's test does.
-func wantHostUntouched(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat("/usr/bin/boxd-test-made"); err == nil {
-		t.Error("a box wrote to /usr/bin of the host")
-	}
-	if _, err := os.Stat("/usr/bin/env"); err != nil {
-		t.Error("a box removed /usr/bin/env of the host")
-	}
-}
 
 // hostID is the id on the host of the box's user 0.
 func hostID(t testing.TB, b engine.Box) int {
@@ -43,28 +32,18 @@ func hostID(t testing.TB, b engine.Box) int {
 	return int(st.Uid)
 }
 
-// createWritable is create for a box with a writable root. Where the /usr of the
-// machine is an overlay itself, as in the virtual machine, there can be none: then
-// that must be said, and ok is false.
+// createWritable is create for a box with a writable root, if there can be one: see
+// boxtest.WantNoWritableRoot.
 func createWritable(t testing.TB, e engine.Engine, spec engine.Spec) (b engine.Box, ok bool) {
 	t.Helper()
-	var st unix.Statfs_t
-	if err := unix.Statfs("/usr", &st); err != nil {
-		t.Fatal(err)
-	}
 	spec.WritableRoot = true
-	if st.Type != unix.OVERLAYFS_SUPER_MAGIC {
-		return create(t, e, spec), true
-	}
 	b, err := e.Create(t.Context(), spec)
-	if err == nil {
-		t.Cleanup(func() { remove(t, b) })
-		return b, true // newer kernels can
+	if err != nil {
+		boxtest.WantNoWritableRoot(t, err)
+		return nil, false
 	}
-	if !strings.Contains(err.Error(), "cannot be id-mapped") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%v: want one line that says why", err)
-	}
-	return nil, false
+	t.Cleanup(func() { remove(t, b) })
+	return b, true
 }
 
 // TestHugePages: on a host that uses huge pages wherever possible, the agent has none; commands have them as on

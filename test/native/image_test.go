@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -24,7 +25,7 @@ func TestReadOnlyRoot(t *testing.T) {
 			t.Errorf("user %d could write: %q", u.UID, o.Stdout)
 		}
 	}
-	wantHostUntouched(t)
+	boxtest.WantHostUntouched(t)
 }
 
 // TestPlaces: what programs take for granted.
