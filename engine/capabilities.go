@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"slices"
+	"cmp"
 
 	"github.com/boxd/boxd/engine/spec"
 )
@@ -90,27 +90,24 @@ type Difference struct {
 	Instead string `json:"instead"`
 	// Reason says in one line why.
 	Reason string `json:"reason"`
+	// Cases are the tests of package engine/conformance that fail because of it: each of
+	// them, and no other test of the capability.
+	Cases []string `json:"-"`
 }
 
 // Differences are all differences between engines. The engine native with the isolation
 // namespaces has none: it is what the others are compared with. Package engine/conformance
-// fails if a promise is broken that is not listed, and if one is listed that is not.
+// fails if a promise is broken that is not listed here, and if one that is listed is not.
 var Differences = []Difference{}
 
-// DifferenceOf returns how a capability differs for boxes of an engine and isolation, and
-// false if it does not. Empty words stand for native and namespaces.
-func DifferenceOf(engine, isolation, capability string) (d Difference, differs bool) {
-	if engine == "" {
-		engine = spec.EngineNative
+// DifferencesOf returns the differences of an engine and an isolation. Empty words stand for native
+// and namespaces.
+func DifferencesOf(engine, isolation string) (list []Difference) {
+	engine, isolation = cmp.Or(engine, spec.EngineNative), cmp.Or(isolation, spec.IsolationNamespaces)
+	for _, d := range Differences {
+		if d.Engine == engine && d.Isolation == isolation {
+			list = append(list, d)
+		}
 	}
-	if isolation == "" {
-		isolation = spec.IsolationNamespaces
-	}
-	i := slices.IndexFunc(Differences, func(d Difference) bool {
-		return d.Engine == engine && d.Isolation == isolation && d.Capability == capability
-	})
-	if i < 0 {
-		return d, false
-	}
-	return Differences[i], true
+	return list
 }

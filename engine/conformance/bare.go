@@ -145,7 +145,11 @@ func (e *suite) successors(t testing.TB) {
 func (e *suite) managedLifetime(t testing.TB) {
 	h := e.private(t)
 	b := h.create(t, engine.Spec{ID: "managed"})
-	ended := boxtest.Launch(t, b, engine.Managed{Key: "ended", Args: []string{"sh", "-c", "exit 7", "sh", "exit", "7"}})
+	// A key that came to nothing is free, and what was tried with it is not taken for the process.
+	if p, err := b.Launch(t.Context(), engine.Managed{Key: "runs", Args: []string{"missing"}}); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("a program that does not exist: %v, %v", p, err)
+	}
+	ended := boxtest.Launch(t, b, engine.Managed{Key: "ended", Args: []string{"sh", "-c", "exit 7", "exit", "7"}})
 	boxtest.WantManaged(t, ended, engine.Exited, 7)
 	boxtest.Launch(t, b, engine.Managed{Key: "runs", Args: []string{"sleep", "3600"}})
 	if p, err := b.Launch(t.Context(), engine.Managed{Key: "runs", Args: []string{"sleep", "3600"}}); err == nil {

@@ -151,5 +151,6 @@ var cases = []testCase{
 	{"ClientsComeAndGo", engine.CanAdopt, (*suite).clientsComeAndGo, flags{long: true, waits: true}},
 	{"LauncherKilled", engine.CanRestart, (*suite).launcherKilled, flags{waits: true}},
 	{"Events", engine.CanEvents, (*suite).events, flags{long: true}},
+	{"Ports", engine.CanPorts, (*suite).ports, flags{}},
 	{"InitKilled", engine.CanCreate, (*suite).initKilled, flags{}},
 }

@@ -97,7 +97,7 @@ func (e *suite) launcherKilled(t testing.TB) {
 	}
 }
 
-// events: the kernel tells of limits, and the box of what listens in it.
+// events: the kernel tells of limits.
 func (e *suite) events(t testing.TB) {
 	b := e.create(t, engine.Spec{Limits: engine.Limits{Memory: 64 << 20, PIDs: 8}})
 	boxtest.Run(t, b, boxtest.Python("x = bytearray(200 << 20)"))
@@ -111,6 +111,16 @@ func (e *suite) events(t testing.TB) {
 	if boxtest.Figure(t, "memory", u.Memory) <= 0 || boxtest.Figure(t, "CPU", u.CPU) <= 0 || u.PIDs == nil {
 		t.Errorf("usage: %+v", u)
 	}
+	if err := b.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range b.Events() { // ends
+	}
+}
+
+// ports: the box knows what listens in it, while it listens.
+func (e *suite) ports(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	const listen = `
 import socket
 s = socket.socket(); s.bind(("127.0.0.1", 8080)); s.listen()
@@ -130,8 +140,6 @@ import time; time.sleep(1000)`
 	}
 	if _, err := b.Ports(); !errors.Is(err, engine.ErrBoxLost) {
 		t.Errorf("ports of a box that is gone: %v", err)
-	}
-	for range b.Events() { // ends
 	}
 }
 

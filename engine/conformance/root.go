@@ -40,11 +40,11 @@ func (e *suite) layeredRoot(t testing.TB) {
 			ldd "$p" | grep -o '/[^ ]*' | while read -r lib; do mkdir -p "./${lib%/*}"; cp -Ln "$lib" "./$lib"; done
 		done
 		echo pg:x:999:999::/:/bin/sh >etc/passwd; echo low >etc/which`)
-	write("high", high, `mknod gone c 0 0; mkdir etc; echo high >etc/which; chown 999:999 etc/which`)
+	write("high", high, `mknod gone c 0 0; mkdir etc; echo high >etc/which; touch etc/pg; chown 999:999 etc/pg`)
 
 	spec := engine.Spec{Image: "example:1", Layers: []string{low, high}}
 	b := h.create(t, spec)
-	boxtest.WantOutput(t, b, "cat /etc/which; ls -d /gone 2>/dev/null; stat -c %u /etc/which; touch /etc/x 2>/dev/null || echo read-only; touch /tmp/x && echo written", "high\n999\nread-only\nwritten\n")
+	boxtest.WantOutput(t, b, "cat /etc/which; ls -d /gone 2>/dev/null; stat -c %u /etc/pg; touch /etc/x 2>/dev/null || echo read-only; touch /tmp/x && echo written", "high\n999\nread-only\nwritten\n")
 	c := boxtest.Shell("id -un")
 	c.User = &engine.User{UID: 999, GID: 999}
 	if o := boxtest.Run(t, b, c); o.Stdout != "pg\n" {
