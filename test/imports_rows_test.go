@@ -55,6 +55,9 @@ var rows = []row{
 	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
+	{"engine/choose", []string{"engine", "engine/spec",
+		"engine/enginetest"}, // its tests
+		"over the interfaces of engine: which engines may be used is policy, and who builds is the service"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
@@ -74,7 +77,7 @@ var rows = []row{
 	{"config", []string{"engine", "engine/spec", "policy", "mounts", "egress/rules"}, "reads and checks values, egress/rules those about the network; who opens and wires is the daemon"},
 	{"session/history", []string{"engine"}, "a log of results with counters over it: it knows nothing of sessions"},
 	{"session/imageuser", []string{"engine", "engine/spec", "files", "images"}, "a question to a box, which sessions and boxd run make: files to read in it, images for the kind of an error"},
-	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace", "session/history", "session/imageuser", "images", "egress", "internal/tcprelay",
+	{"session", []string{"internal/linux", "engine", "engine/spec", "engine/choose", "policy", "audit", "session/workspace", "session/history", "session/imageuser", "images", "egress", "internal/tcprelay",
 		"engine/enginetest", "egress/rules"}, // its tests
 		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; images for values and errors, egress for the network of boxes and internal/tcprelay for published ports; the edges are above it"},
 	{"internal/tcprelay", nil, "bytes between two connections: who may connect, and to what, is decided above it"},
