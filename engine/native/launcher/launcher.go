@@ -48,6 +48,7 @@ type Launcher struct {
 	layers   *layerStore
 	filter   []byte                 // the agents' seccomp program
 	unpacker func() ([]byte, error) // the same in boxes that unpack
+	runtimes map[kind]boxRuntime
 	networks *networks
 	waves    waves // of boxes that end with this launcher
 	views    views
@@ -205,6 +206,7 @@ func (l *Launcher) openHost(stateDir, dataDir string) error {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
+	l.openRuntimes()
 	if err := l.hideCgroups(); err != nil {
 		return err
 	}
