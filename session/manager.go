@@ -22,7 +22,7 @@ import (
 type Manager struct {
 	options    Options
 	engine     engine.Service
-	engines    *choose.Service // over engine, for the boxes of sessions
+	engines    *choose.Chooser[engine.LiveBox] // over engine, for the boxes of sessions
 	policy     *policy.Policy
 	ledger     *policy.Ledger
 	throttle   *policy.Throttle
