@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
@@ -27,7 +28,7 @@ type request struct {
 // request checks the flags and the arguments after them, and finds the image. It builds no box yet, so there is
 // nothing to undo.
 func (a *App) request(f *runFlags, args []string) (request, error) {
-	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir)}}
+	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir), OCI: a.oci()}}
 	if err := f.check(args); err != nil {
 		return r, err
 	}
@@ -67,6 +68,11 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 		return r, fmt.Errorf("--image %s: %w", spec.Quote(f.image), err)
 	}
 	return r, nil
+}
+
+// oci returns the runtimes that the environment names, in the variables of the daemon.
+func (a *App) oci() config.OCI {
+	return config.OCI{Runtime: a.env("", config.EnvPrefix+"OCI_RUNTIME")}
 }
 
 // check applies the rules between flags.
