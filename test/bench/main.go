@@ -119,6 +119,7 @@ var sections = []section{
 	{"create", false, (*bench).coldCreate},
 	{"mount", false, (*bench).liveMount},
 	{"process", false, (*bench).processes},
+	{"engines", false, (*bench).engines},
 	{"memory", false, (*bench).idleMemory},
 	{"images", false, (*bench).imageRows},
 	{"daemon", false, (*bench).daemonExec},
