@@ -131,7 +131,7 @@ var rows = []row{
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/dial", "agent/files", "agent/unpack"}, "an entry point wires, it decides nothing"},
 	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
-	{"test", nil, "looks at the packages from outside"},
+	{"test", []string{"engine"}, "looks at the packages from outside, and compares documents with the tables of engine"},
 }
 
 // exampleRows are what the Examples of a public package may import besides: they show

@@ -12,6 +12,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/containerd"
 	"github.com/boxd/boxd/test/services"
 )
 
@@ -91,7 +92,9 @@ func TestOCIGVisor(t *testing.T) {
 }
 
 func TestContainerd(t *testing.T) {
-	on(t, spec.EngineContainerd, spec.IsolationNamespaces, native.LauncherOptions{})
+	on(t, spec.EngineContainerd, spec.IsolationNamespaces, native.LauncherOptions{Runtimes: native.Runtimes{
+		Containerd: testutil.BuildContainerd(t), ContainerdAddress: containerd.Start(t).Address,
+	}})
 }
 
 // fake is a host of engine/enginetest, which plays boxes in memory.
