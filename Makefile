@@ -174,7 +174,7 @@ lint:
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
 .PHONY: bench
-bench: build
+bench: build build-containerd
 	@CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.bench" ./test/bench
 	@$(ROOT) $(BIN)/.bench $(TESTARGS)
 

@@ -53,3 +53,28 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// TestFails: a case that fails in any of the ways of a test fails, its cleanups run, and the test that it
+// runs in does not fail.
+func TestFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		run  func(testing.TB)
+		want bool
+	}{
+		"nothing":         {func(testing.TB) {}, false},
+		"error":           {func(t testing.TB) { t.Error("x") }, true},
+		"fatal":           {func(t testing.TB) { t.Fatalf("%d", 1); panic("goes on") }, true},
+		"fatal in a part": {func(t testing.TB) { sub(t, "part", func(t testing.TB) { t.FailNow() }) }, true},
+		"cleanup":         {func(t testing.TB) { t.Cleanup(func() { t.Errorf("left") }) }, true},
+		"skipped":         {func(t testing.TB) { t.Skip("not here"); panic("goes on") }, false},
+	} {
+		cleaned := false
+		got := fails(t, func(t testing.TB) {
+			t.Cleanup(func() { cleaned = true })
+			c.run(t)
+		})
+		if got != c.want || !cleaned {
+			t.Errorf("%s: fails %v, want %v; cleaned up: %v", name, got, c.want, cleaned)
+		}
+	}
+}
