@@ -29,10 +29,7 @@ type Options struct {
 	Open func(t testing.TB) Host
 	// Thorough also runs the cases that take seconds each. Without it only testutil.Full does.
 	Thorough bool
-	// Skips are the cases that this engine cannot run for a reason that says nothing about
-	// engines for users, by name. The fake of engine/enginetest has some.
-	Skips map[string]string
-	// Programs is empty if the engine executes the programs of a box, and otherwise why it
+	// NoPrograms is empty if the engine executes the programs of a box, and otherwise why it
 	// does not: then only the cases that need none run.
 	NoPrograms string
 }
@@ -95,8 +92,6 @@ type suite struct {
 
 func (e *suite) skip(t testing.TB, c testCase) {
 	switch {
-	case e.Skips[c.name] != "":
-		t.Skip(e.Skips[c.name])
 	case e.NoPrograms != "" && !c.bare:
 		t.Skip(e.NoPrograms)
 	case c.slow && !e.Thorough && !testutil.Full():
