@@ -123,6 +123,9 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	b.init()
 	b.spec, b.record, b.pid = r.Spec, r, r.PID
+	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
+		return nil, fmt.Errorf("engine %q with isolation %q: %w", b.spec.Engine, b.spec.Isolation, engine.ErrNoEngine)
+	}
 	b.stale = true // the previous launcher may not have shown the last limits
 	b.private = filepath.Join(l.instance.private(), id)
 	if b.lease, err = l.findLease(r); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
-	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,20 +32,19 @@ type box struct {
 	work    *work     // the create that made the box; nil for an adopted box
 	coarse  sync.Once // see coarsen
 
-	lease     *idLease
-	group     *cgroups.Group
-	watcher   *cgroups.Watcher // the launcher's, which reports the group's limits; may be nil
-	root      *rootfs.Root
-	user      *os.File // user namespace, until PID 1 is in it
-	network   *os.File // network namespace, until PID 1 is in it
-	container *libcontainer.Container
-	process   *libcontainer.Process
-	pid       int
-	pidfd     *os.File      // of PID 1, opened before anything could reap it
-	control   *wire.Conn    // the agent's first connection; closing it ends the agent
-	listener  *os.File      // where the agent accepts further connections
-	ns        mounts.NS     //
-	reaped    chan struct{} // closed when PID 1 has been reaped
+	lease    *idLease
+	group    *cgroups.Group
+	watcher  *cgroups.Watcher // the launcher's, which reports the group's limits; may be nil
+	root     *rootfs.Root
+	user     *os.File   // user namespace, until PID 1 is in it
+	network  *os.File   // network namespace, until PID 1 is in it
+	runtime  boxRuntime // what started PID 1
+	pid      int
+	pidfd    *os.File      // of PID 1, opened before anything could reap it; nil before there is a PID 1
+	control  *wire.Conn    // the agent's first connection; closing it ends the agent
+	listener *os.File      // where the agent accepts further connections
+	ns       mounts.NS     //
+	reaped   chan struct{} // closed when PID 1 has been reaped; nil if it is not a child of this process
 
 	wave    place // among the boxes that end with this process
 	turn    *turn // to end; nil until it has one
@@ -107,12 +105,16 @@ func (b *box) destroy() error {
 	b.turn.give()
 	b.turn = nil
 	b.users.Wait()
-	if ended == nil && b.container != nil {
-		ended = b.container.Destroy()
+	if ended == nil && b.group != nil { // without cgroups, no birth was prepared
+		ended = b.runtime.forget(ctx, b.group.ID)
 	}
+	unborn := b.group != nil && b.pidfd == nil
 	if err := errors.Join(err, ended, b.destroyParts(ctx)); err != nil {
 		// The directory and the lease stay, and the next launcher sweeps again.
 		return fmt.Errorf("removing box %q: %w", b.id, err)
+	}
+	if unborn {
+		reapStrays(b.group.ID)
 	}
 	b.wave.leave()
 	return b.forget()
@@ -122,12 +124,7 @@ func (b *box) destroy() error {
 // process of the box is outside it. Before there is a PID 1, kill kills the cgroup.
 func (b *box) kill() (err error) {
 	switch {
-	case b.reaped != nil:
-		err = b.process.Signal(unix.SIGKILL)
-		if errors.Is(err, os.ErrProcessDone) {
-			err = nil
-		}
-	case b.adopted():
+	case b.pidfd != nil:
 		err = linux.PidfdSignal(b.pidfd, unix.SIGKILL)
 		if errors.Is(err, unix.ESRCH) {
 			err = nil
@@ -140,9 +137,6 @@ func (b *box) kill() (err error) {
 	}
 	return err
 }
-
-// adopted reports whether another launcher made the box.
-func (b *box) adopted() bool { return b.process == nil && b.pidfd != nil }
 
 // destroyParts removes the slots, the cgroups and the root, and closes all descriptors.
 func (b *box) destroyParts(ctx context.Context) error {
@@ -198,7 +192,7 @@ func (b *box) awaitEnd(ctx context.Context) error {
 			return nil
 		case <-ctx.Done():
 		}
-	case b.adopted():
+	case b.pidfd != nil: // another launcher or a runtime's process is its parent
 		for ctx.Err() == nil {
 			if ended, err := linux.HasExited(b.pidfd, time.Second); ended || err != nil {
 				return err
@@ -208,13 +202,4 @@ func (b *box) awaitEnd(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("waiting for PID 1: %w", ctx.Err())
-}
-
-// reap starts the only goroutine that waits for PID 1.
-func (b *box) reap() {
-	b.reaped = make(chan struct{})
-	go func() {
-		defer close(b.reaped)
-		_, _ = b.process.Wait()
-	}()
 }

@@ -43,6 +43,9 @@ const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
 // box sees none.
 var agentProcs = fmt.Sprintf("GOMAXPROCS=%d", runtime.NumCPU())
 
+// agentEnv is the environment of PID 1.
+var agentEnv = []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug, agentProcs}
+
 // config describes the box to libcontainer. It is a pure function of its
 // arguments (see testdata/config.golden.json).
 //

@@ -15,7 +15,6 @@ import (
 	"github.com/boxd/boxd/layers"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
-	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,7 +30,8 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 		service: l.service != nil && !w.probe,
 		work:    w,
 	}
-	if err := l.checkEngine(b.spec); err != nil {
+	var err error
+	if b.runtime, err = l.runtimeOf(w, b.spec); err != nil {
 		return nil, err
 	}
 	b.init()
@@ -234,18 +234,12 @@ func (l *Launcher) openLayer(id, box string) (*os.File, error) {
 	return files, nil
 }
 
-// startInit has libcontainer build the namespaces and run the agent in them.
+// startInit has the box's runtime make its namespaces and run the agent in them.
 func (l *Launcher) startInit(b *box) error {
 	defer b.network.Close() // PID 1 keeps the namespaces alive
 	defer b.user.Close()
 	prepared := b.work.begin("preparing its init stage", "", nil)
 	defer func() { prepared() }()
-	c := config(b.spec, b.id, b.root.Path(), b.root.Dev(), fdPath(b.user), fdPath(b.network), b.lease.Base)
-	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
-	if err != nil {
-		return fmt.Errorf("creating container: %w", err)
-	}
-	b.container = container
 	control, agentEnd, err := l.openControl(b)
 	if err != nil {
 		return err
@@ -257,35 +251,30 @@ func (l *Launcher) startInit(b *box) error {
 		return err
 	}
 	defer home.Close()
-	b.process = agentProcess(agentEnd, home)
+	birth, err := b.runtime.prepare(b, agentEnd, home)
+	if err != nil {
+		return err
+	}
 	l.networks.prepare() // in parallel with the stage, which keeps only one processor busy
 	prepared()
 	prepared = b.work.begin("starting its init stage", "", func() []int {
 		pids, _ := cgroups.Processes(home) // the cgroup may be gone
 		return pids
 	})
-	return b.start()
-}
-
-// start starts PID 1. The calling thread enters the box's v1 cgroups first, so that its
-// child starts there. It calls Start instead of Run because PID 1 does not wait at the exec
-// fifo, see birth.c.
-func (b *box) start() error {
-	err := linux.OnThrowawayThread(func() error {
-		if err := b.group.EnterThread(); err != nil {
-			return err
-		}
-		return errors.Join(b.container.Start(b.process), b.group.LeaveThread())
-	})
+	born, err := birth.start()
 	if err != nil {
 		return fmt.Errorf("starting box: %w", err)
 	}
-	if b.pid, err = b.process.Pid(); err == nil {
-		b.pidfd, err = linux.PidfdOpen(b.pid)
+	b.pid, b.pidfd = born.pid, born.pidfd
+	if born.reap != nil {
+		b.reaped = make(chan struct{})
+		go func() { // from here on another process may get the number
+			defer close(b.reaped)
+			born.reap()
+		}()
 	}
-	b.reap() // from here on another process may get the number
 	b.work.onRefusal(func() { _ = b.kill() })
-	return err
+	return nil
 }
 
 // furnish attaches the box's mounts while the agent sets itself up. The stage has pivoted by
@@ -316,19 +305,6 @@ func (l *Launcher) furnish(b *box) (err error) {
 	err = l.greetAgent(b)
 	done()
 	return errors.Join(err, <-furnished)
-}
-
-// agentProcess describes PID 1 to libcontainer. The caller keeps the files.
-func agentProcess(control, cgroup *os.File) *libcontainer.Process {
-	return &libcontainer.Process{
-		Init:       true,
-		Args:       []string{"/proc/self/exe", "agent"},
-		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug, agentProcs},
-		Cwd:        "/",
-		UID:        agentID,
-		GID:        agentID,
-		ExtraFiles: []*os.File{extraControl: control, extraCgroup: cgroup},
-	}
 }
 
 // maxMappings is how many user namespaces a box keeps for further mounts. Most boxes need

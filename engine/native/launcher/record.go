@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 )
@@ -97,6 +99,8 @@ func parseRecord(text []byte) (*boxRecord, error) {
 		return nil, fmt.Errorf("id base %d: not one of ours", r.IDBase)
 	}
 	r.Spec.ID = r.ID
+	r.Spec.Engine = cmp.Or(r.Spec.Engine, spec.EngineNative) // an older launcher, which had no other
+	r.Spec.Isolation = cmp.Or(r.Spec.Isolation, spec.IsolationNamespaces)
 	if err := r.Spec.Validate(); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func goodRecord() boxRecord {
@@ -50,6 +51,20 @@ func TestParseRecord(t *testing.T) {
 		if _, err := parseRecord(text); (err == nil) != c.ok {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// TestRecordOfOlderLauncher: a record that names no engine is of a launcher that had only one.
+func TestRecordOfOlderLauncher(t *testing.T) {
+	old := goodRecord()
+	old.Spec.Engine, old.Spec.Isolation = "", ""
+	text, err := json.Marshal(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := parseRecord(text)
+	if err != nil || kindOf(r.Spec) != (kind{spec.EngineNative, spec.IsolationNamespaces}) {
+		t.Errorf("read as %+v, %v", r, err)
 	}
 }
 
