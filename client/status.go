@@ -30,6 +30,21 @@ func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {
 	return l.Profiles, err
 }
 
+// DefaultProfile returns the profile that a session of the caller's tenant has unless it is created
+// with another.
+func (c *Client) DefaultProfile(ctx context.Context) (apitypes.Profile, error) {
+	l, err := fetch[apitypes.ProfileList](ctx, c, call{method: "GET", path: []string{"profiles"}})
+	if err != nil {
+		return apitypes.Profile{}, err
+	}
+	for _, p := range l.Profiles {
+		if p.Name == l.Default {
+			return p, nil
+		}
+	}
+	return apitypes.Profile{}, fmt.Errorf("the daemon names no default profile")
+}
+
 // Events is a subscription to events. The caller closes it. It is not safe for concurrent
 // use, except that Close unblocks Next.
 type Events struct {
