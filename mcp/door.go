@@ -26,8 +26,8 @@ import (
 const (
 	// maxBody bounds a request in bytes. The content of a file is a part of one.
 	maxBody = 4 << 20
-	// bodyTimeout is how long a request may take to arrive.
-	bodyTimeout = 30 * time.Second
+	// defaultBodyTimeout is how long a request may take to arrive.
+	defaultBodyTimeout = 30 * time.Second
 	// statelessSince is the first revision without sessions of the protocol.
 	statelessSince = "2026-07-28"
 	// maxServers bounds the servers, one of a tenant, that are kept.
@@ -60,6 +60,8 @@ type Door struct {
 	stateless http.Handler // the later ones
 	legacy    *legacySessions
 
+	bodyTimeout time.Duration
+
 	mu      sync.Mutex
 	servers map[string]*sdk.Server // by tenant
 }
@@ -69,7 +71,7 @@ func NewDoor(o DoorOptions) *Door {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	d := &Door{opt: o, servers: map[string]*sdk.Server{}, legacy: newLegacySessions()}
+	d := &Door{opt: o, servers: map[string]*sdk.Server{}, legacy: newLegacySessions(), bodyTimeout: defaultBodyTimeout}
 	server := func(r *http.Request) *sdk.Server { return requestOf(r.Context()).server }
 	common := sdk.StreamableHTTPOptions{
 		MaxRequestBodyBytes: maxBody, SessionTimeout: legacyTimeout,
@@ -138,14 +140,14 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, err.Error(), nil)
 		return
 	}
-	body, err := readBody(w, r)
+	body, err := readBody(w, r, d.bodyTimeout)
 	if err != nil {
 		var large *http.MaxBytesError
 		switch {
 		case errors.As(err, &large):
 			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body must have at most %d bytes", maxBody), nil)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			refuse(w, http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", bodyTimeout), nil)
+			refuse(w, http.StatusRequestTimeout, fmt.Sprintf("the body did not arrive within %s", d.bodyTimeout), nil)
 		default:
 			refuse(w, http.StatusBadRequest, "the body did not arrive: "+err.Error(), nil)
 		}
@@ -248,12 +250,12 @@ func sameOrigin(r *http.Request) error {
 }
 
 // readBody reads the whole body, so that a slow client does not hold more than its connection.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
 	conn := http.NewResponseController(w)
-	_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout)) // a recorder of a test has no connection
+	_ = conn.SetReadDeadline(time.Now().Add(timeout)) // a recorder of a test has no connection
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 }

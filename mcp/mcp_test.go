@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -173,7 +174,53 @@ func TestLegacySessions(t *testing.T) {
 	}
 }
 
-// A slow client is disconnected, and a door without a caller answers nobody.
+// A client that sends its request slowly is refused, as are bodies that never end.
+func TestSlowClient(t *testing.T) {
+	d := NewDoor(DoorOptions{Caller: func(*http.Request) (Caller, error) { return Caller{Tenant: "a"}, nil }})
+	defer d.Close()
+	d.bodyTimeout = 50 * time.Millisecond
+	s := httptest.NewServer(d)
+	defer s.Close()
+	resp, err := http.Post(s.URL, "application/json", &slowly{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var f struct{ Error struct{ Message string } }
+	if err := json.NewDecoder(resp.Body).Decode(&f); err != nil || resp.StatusCode != 408 || !strings.Contains(f.Error.Message, "within 50ms") {
+		t.Errorf("slow: %s %+v %v", resp.Status, f, err)
+	}
+	r := httptest.NewRequest("POST", "/mcp", endless{})
+	r.ContentLength = -1 // as of a body in chunks
+	w := httptest.NewRecorder()
+	d.ServeHTTP(w, r)
+	if err := json.Unmarshal(w.Body.Bytes(), &f); err != nil || w.Code != 413 || !strings.Contains(f.Error.Message, "4194304") {
+		t.Errorf("endless: %d %s %v", w.Code, w.Body, err)
+	}
+}
+
+// slowly sends a byte and then nothing more, until its reader gives up.
+type slowly struct{ sent bool }
+
+func (s *slowly) Read(p []byte) (int, error) {
+	if s.sent {
+		time.Sleep(300 * time.Millisecond) // longer than the door waits; then the transport has the answer
+		return 0, io.EOF
+	}
+	s.sent = true
+	return copy(p, "{"), nil
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// A door without a caller answers nobody.
 func TestDoorRefuses(t *testing.T) {
 	d := NewDoor(DoorOptions{Caller: func(*http.Request) (Caller, error) { return Caller{}, http.ErrNoCookie }})
 	defer d.Close()
