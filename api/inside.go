@@ -32,6 +32,11 @@ func (s *Server) Connect(ctx context.Context, caller Caller) (net.Conn, error) {
 		if err != nil {
 			return
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.streams.Err() != nil { // Shutdown may be waiting for insideEnd already
+			return
+		}
 		s.insideEnd.Go(func() { _ = serveOn(srv, l, nil) }) // Accept fails only after Shutdown
 		s.inside = l
 	})

@@ -22,7 +22,7 @@ const shownOutput = 16 << 10
 
 // commandBounds are arguments of every tool that runs something and waits for it.
 type commandBounds struct {
-	Cwd     string            `json:"cwd,omitempty" jsonschema:"Working directory; empty: the workspace."`
+	Cwd     string            `json:"cwd,omitempty" jsonschema:"Directory to run in, absolute or relative to the workspace; empty: the workspace."`
 	Env     map[string]string `json:"env,omitempty" jsonschema:"Environment variables to add."`
 	Stdin   string            `json:"stdin,omitempty" jsonschema:"Standard input; empty: none."`
 	Timeout float64           `json:"timeout_seconds,omitempty" jsonschema:"Seconds after which it is killed; 0: the default."`
@@ -78,8 +78,8 @@ func (t *tools) addCommands() {
 	add(t, "exec", "Run a command", fmt.Sprintf("Run a command in the box and wait until it ends. It may take %s by default; for servers, and whatever should go on running, use start_process. "+
 		"A non-zero exit code is a result, not an error of this tool.", t.profile.Timeout.D()), changes,
 		func(b *box, ctx context.Context, in execArgs) (*sdk.CallToolResult, *commandResult, error) {
-			return b.run(ctx, in.Outputs, func(ctx context.Context, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
-				return b.c.ExecStream(ctx, b.session.ID, apitypes.ExecRequest{Shell: in.Command, Argv: in.Argv, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin,
+			return b.run(ctx, in.commandBounds, func(ctx context.Context, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
+				return b.c.ExecStream(ctx, b.session.ID, apitypes.ExecRequest{Shell: in.Command, Argv: in.Argv, Cwd: b.dir(in.Cwd), Env: in.Env, Stdin: in.Stdin,
 					Timeout: seconds(in.Timeout), Outputs: in.Outputs}, stdout, stderr)
 			})
 		})
@@ -89,17 +89,25 @@ func (t *tools) addCommands() {
 	}
 	add(t, "run_code", "Run code", "Run a program in one of the languages "+strings.Join(names, ", ")+", and wait until it ends. It has the limits of exec.", changes,
 		func(b *box, ctx context.Context, in codeArgs) (*sdk.CallToolResult, *commandResult, error) {
-			return b.run(ctx, in.Outputs, func(ctx context.Context, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
-				return b.c.CodeStream(ctx, b.session.ID, apitypes.CodeRequest{Language: in.Language, Code: in.Code, Args: in.Args, Cwd: in.Cwd, Env: in.Env, Stdin: in.Stdin,
+			return b.run(ctx, in.commandBounds, func(ctx context.Context, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
+				return b.c.CodeStream(ctx, b.session.ID, apitypes.CodeRequest{Language: in.Language, Code: in.Code, Args: in.Args, Cwd: b.dir(in.Cwd), Env: in.Env, Stdin: in.Stdin,
 					Timeout: seconds(in.Timeout), Outputs: in.Outputs}, stdout, stderr)
 			})
 		})
 }
 
+// dir returns a directory of the box as the API wants it: absolute, or empty for the workspace.
+func (b *box) dir(cwd string) string {
+	if cwd == "" || path.IsAbs(cwd) {
+		return cwd
+	}
+	return path.Join(cmp.Or(b.session.WorkspaceTarget, spec.WorkspaceTarget), cwd)
+}
+
 func seconds(n float64) apitypes.Duration { return apitypes.Duration(n * float64(time.Second)) }
 
 // run runs a command and shows its output.
-func (b *box) run(ctx context.Context, outputs []string, start func(ctx context.Context, stdout, stderr io.Writer) (*apitypes.ExecResult, error)) (*sdk.CallToolResult, *commandResult, error) {
+func (b *box) run(ctx context.Context, in commandBounds, start func(ctx context.Context, stdout, stderr io.Writer) (*apitypes.ExecResult, error)) (*sdk.CallToolResult, *commandResult, error) {
 	name := "/tmp/boxd-output/" + newName()
 	stdout, stderr := newStream(ctx, b, name+".stdout"), newStream(ctx, b, name+".stderr")
 	stop := b.reportProgress(ctx, func() string {
@@ -150,7 +158,7 @@ func (b *box) run(ctx context.Context, outputs []string, start func(ctx context.
 	for _, f := range res.Outputs {
 		one := outputFile{Path: f.Path, Size: f.Size}
 		content := cmp.Or(string(f.ContentBase64), f.Content)
-		at := path.Join(cmp.Or(b.session.WorkspaceTarget, spec.WorkspaceTarget), f.Path)
+		at := path.Join(cmp.Or(b.dir(in.Cwd), b.dir(".")), f.Path)
 		switch mime := imageType([]byte(content)); {
 		case mime != "" && len(content) <= maxImage:
 			one.Note = "the image is part of this result"
@@ -168,7 +176,7 @@ func (b *box) run(ctx context.Context, outputs []string, start func(ctx context.
 	if res.OutputsError != "" || res.OutputsTruncated {
 		say("files: " + cmp.Or(res.OutputsError, "there are more than are here"))
 	}
-	if len(outputs) > 0 && len(res.Outputs) == 0 && res.OutputsError == "" {
+	if len(in.Outputs) > 0 && len(res.Outputs) == 0 && res.OutputsError == "" {
 		say("files: it has made none that match")
 	}
 	return result, out, nil
@@ -192,7 +200,7 @@ func ending(r *commandResult) string {
 }
 
 // progressInterval is how often a client that has asked for it hears of a command.
-const progressInterval = 2 * time.Second
+const progressInterval = time.Second
 
 // reportProgress tells the client regularly how long its call has taken, and what say returns. The
 // caller calls stop.

@@ -24,6 +24,7 @@ const (
 	maxRead     = 1 << 20
 	maxImage    = 3 << 20 // a third more in base64, and clients take about 5 MB
 	maxEdit     = 4 << 20
+	maxResource = 16 << 20 // what a command may write by default
 )
 
 // apiWrite makes the directories of a file.
@@ -103,11 +104,14 @@ func (t *tools) addFiles() {
 				return nil, toolError(err)
 			}
 			defer closeBox()
-			_, content, err := b.read(ctx, path, 0, maxEdit)
+			info, content, err := b.read(ctx, path, 0, maxResource+1)
 			if client.IsCode(err, apitypes.CodeNoFile) {
 				return nil, sdk.ResourceNotFoundError(r.Params.URI)
 			} else if err != nil {
 				return nil, toolError(err)
+			}
+			if len(content) > maxResource { // a part would pass for the whole
+				return nil, fmt.Errorf("%s: has %d bytes, and a resource at most %d: read_file reads parts of it", path, info.Size, maxResource)
 			}
 			one := &sdk.ResourceContents{URI: r.Params.URI}
 			if utf8.Valid(content) {

@@ -24,7 +24,7 @@ type startArgs struct {
 	Command string            `json:"command,omitempty" jsonschema:"A line for /bin/sh -c. Either this or argv."`
 	Argv    []string          `json:"argv,omitempty" jsonschema:"Program and arguments, run without a shell."`
 	Process string            `json:"process,omitempty" jsonschema:"Name for the process; empty: a new one. The name of a process that has ended can be used again."`
-	Cwd     string            `json:"cwd,omitempty" jsonschema:"Working directory; empty: the workspace."`
+	Cwd     string            `json:"cwd,omitempty" jsonschema:"Directory to run in, absolute or relative to the workspace; empty: the workspace."`
 	Env     map[string]string `json:"env,omitempty" jsonschema:"Environment variables to add."`
 	TTY     bool              `json:"tty,omitempty" jsonschema:"Give it a terminal."`
 	Wait    *float64          `json:"wait_seconds,omitempty" jsonschema:"Wait this long for output, so that a start that fails is seen; absent: 1."`
@@ -110,7 +110,7 @@ func (b *box) startProcess(ctx context.Context, in startArgs) (*sdk.CallToolResu
 	if err != nil {
 		return nil, nil, err
 	}
-	q := apitypes.ProcessRequest{ID: in.Process, Shell: in.Command, Argv: in.Argv, Cwd: in.Cwd, Env: in.Env, DropOldest: true}
+	q := apitypes.ProcessRequest{ID: in.Process, Shell: in.Command, Argv: in.Argv, Cwd: b.dir(in.Cwd), Env: in.Env, DropOldest: true}
 	if q.ID == "" {
 		q.ID = "p-" + newName()
 	}

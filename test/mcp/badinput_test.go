@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -241,15 +242,26 @@ func TestClosedAnywhere(t *testing.T) {
 		io.WriteString(conn, request[:at])
 		conn.Close()
 	}
-	for range 40 { // when the command may run already
-		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		io.WriteString(conn, request)
-		time.Sleep(time.Millisecond)
-		conn.Close()
+	clients, each := 20, 5
+	if testutil.Full() {
+		clients, each = 200, 50
 	}
+	var working sync.WaitGroup
+	for range clients {
+		working.Go(func() {
+			for i := range each { // when the command may run already
+				conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.WriteString(conn, request)
+				time.Sleep(time.Duration(i%50) * time.Millisecond) // a client of its own pace, not an event
+				conn.Close()
+			}
+		})
+	}
+	working.Wait()
 	s.awaitExecs(t, 0)
 	if n := sleepers(t, c); n != "0" {
 		t.Errorf("%s processes have survived", n)

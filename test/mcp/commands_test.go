@@ -61,6 +61,21 @@ func TestLongOutput(t *testing.T) {
 		t.Errorf("on a full disk: %+v", r)
 	}
 	mention(t, r.Stdout.Text, "left out and lost: ")
+	call(t, c, "exec", args{"command": "rm /tmp/full; mkdir sub; truncate -s 17M /workspace/large"}, nil)
+	if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "boxd://box/workspace/large"}); err == nil || !strings.Contains(err.Error(), "17825792 bytes") {
+		t.Errorf("a resource that is too large: %v", err)
+	}
+	// The link to a file leads to it wherever the command has run.
+	for _, cwd := range []string{"sub", "/workspace/sub"} {
+		res := call(t, c, "exec", args{"command": "head -c 20000 /dev/zero | tr '\\0' x > long.txt", "cwd": cwd, "outputs": []string{"*.txt"}}, nil)
+		link, ok := res.Content[len(res.Content)-1].(*sdk.ResourceLink)
+		if !ok {
+			t.Fatalf("%s: no link: %s", cwd, textOf(res))
+		}
+		if whole, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: link.URI}); err != nil || len(whole.Contents[0].Text) != 20000 {
+			t.Errorf("%s: %s: %v", cwd, link.URI, err)
+		}
+	}
 	if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "boxd://box/none"}); err == nil {
 		t.Error("a resource that does not exist is read")
 	}
@@ -115,9 +130,10 @@ func TestCancellation(t *testing.T) {
 				_, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "exec", Arguments: args{"command": tree, "timeout_seconds": 300}})
 				ended <- err
 			}()
-			s.awaitExecs(t, 1)
-			if n := sleepers(t, look); n != "3" {
-				t.Errorf("%s processes run", n)
+			for deadline := time.Now().Add(testutil.Patience()); sleepers(t, look) != "3"; {
+				if time.Now().After(deadline) {
+					t.Fatal("the command does not start its processes")
+				}
 			}
 			cancel()
 			if err := <-ended; err == nil {

@@ -139,6 +139,14 @@ func useTools(t *testing.T, c *sdk.ClientSession, revision string) {
 	if p.Output != "got one\n" {
 		t.Errorf("process_input: %+v", p)
 	}
+	call(t, c, "process_output", args{"process": "loop"}, &p)
+	if p.Output != "ready\ngot one\n" || p.State != "running" {
+		t.Errorf("process_output without an offset: %+v", p)
+	}
+	call(t, c, "process_output", args{"process": "loop", "offset": -4}, &p)
+	if p.Output != "one\n" {
+		t.Errorf("process_output from the end: %+v", p)
+	}
 	call(t, c, "process_input", args{"process": "loop", "text": "two\n", "eof": true, "wait_seconds": 0}, nil)
 	for got := ""; got != "got two\nend\n"; {
 		call(t, c, "process_output", args{"process": "loop", "offset": p.NextOffset, "wait_seconds": 30}, &p)
