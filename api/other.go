@@ -13,7 +13,8 @@ type Other struct {
 	// Prefix is a path, such as "/mcp". If it ends with "/", everything below is meant too, and
 	// Handler sees the rest of the path.
 	Prefix string
-	// Tenant is whose operators may use it; empty: those of every tenant, each for its own.
+	// Tenant is whose operators may use it; empty: those of every tenant, each for its own. Then the
+	// context of a request ends with the client, and that of a GET when the server stops, too.
 	Tenant string
 	// Handler gets the requests that are admitted. [CallerOf] says whose they are.
 	Handler http.Handler
@@ -78,11 +79,11 @@ func (c *call) serveOther(o *Other) error {
 	}
 	defer share.freePlace(tenant)
 	if o.Tenant == "" {
-		ctx, cancel := c.untilGone()
+		until := c.untilGone
 		if c.r.Method == http.MethodGet { // an endless stream
-			cancel()
-			ctx, cancel = c.untilStopped()
+			until = c.untilStopped
 		}
+		ctx, cancel := until()
 		defer cancel()
 		c.r = c.r.WithContext(context.WithValue(ctx, callerKey{}, Caller{c.who, tenant}))
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -31,7 +32,7 @@ func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {
 }
 
 // DefaultProfile returns the profile that a session of the caller's tenant has unless it is created
-// with another.
+// with another. It fails for a client of all tenants.
 func (c *Client) DefaultProfile(ctx context.Context) (apitypes.Profile, error) {
 	l, err := fetch[apitypes.ProfileList](ctx, c, call{method: "GET", path: []string{"profiles"}})
 	if err != nil {
@@ -42,7 +43,7 @@ func (c *Client) DefaultProfile(ctx context.Context) (apitypes.Profile, error) {
 			return p, nil
 		}
 	}
-	return apitypes.Profile{}, fmt.Errorf("the daemon names no default profile")
+	return apitypes.Profile{}, errors.New("the daemon names no default profile: ask for one tenant")
 }
 
 // Events is a subscription to events. The caller closes it. It is not safe for concurrent
