@@ -51,6 +51,7 @@ type connInfo struct {
 	uid       int             // with tcp, and only if Auth.Local asks for it
 	err       error           // why peer or uid is unknown
 	raw       syscall.RawConn // the socket, or nil
+	inside    *Caller         // who is behind a connection of the daemon itself; nil: it is another's
 }
 
 // connContext identifies the client of a connection once, as soon as the connection is
@@ -61,6 +62,8 @@ func (a *Auth) connContext(ctx context.Context, c net.Conn) context.Context {
 	}
 	info := &connInfo{raw: rawConn(c)}
 	switch c := c.(type) {
+	case *insideConn:
+		info.inside = &c.caller
 	case *net.UnixConn:
 		info.unix = true
 		info.peer, info.err = linux.PeerOf(c)
@@ -77,6 +80,8 @@ func (a *Auth) connContext(ctx context.Context, c net.Conn) context.Context {
 func (a *Auth) identify(r *http.Request) (Identity, error) {
 	info, _ := r.Context().Value(connKey{}).(*connInfo)
 	switch header := r.Header.Get("Authorization"); {
+	case info != nil && info.inside != nil:
+		return info.inside.Identity, nil
 	case header != "":
 		return a.byToken(header)
 	case info != nil && info.unix:

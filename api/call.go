@@ -32,6 +32,8 @@ type call struct {
 	bodyRead bool
 	// vanished: the client did not wait for the answer.
 	vanished bool
+	// refuse answers with a problem in the form of another protocol; nil: of the API.
+	refuse func(w http.ResponseWriter, p apitypes.Problem)
 }
 
 // caller returns the caller in the form of package session.

@@ -88,8 +88,14 @@ func writeProblem(w http.ResponseWriter, p apitypes.Problem) {
 	if err != nil {
 		panic(err) // numbers and strings
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
+	problemHeader(w.Header(), p)
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	w.Write(body)
+}
+
+// problemHeader sets what the header of an answer with p says beside its content type.
+func problemHeader(h http.Header, p apitypes.Problem) {
 	h.Set("Cache-Control", "no-store")
 	h.Del("Content-Length")
 	if p.Status == http.StatusUnauthorized {
@@ -98,6 +104,4 @@ func writeProblem(w http.ResponseWriter, p apitypes.Problem) {
 	if p.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(p.RetryAfter))
 	}
-	w.WriteHeader(p.Status)
-	w.Write(body)
 }

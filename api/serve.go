@@ -56,6 +56,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if o := s.other(r.URL.Path); o != nil {
+		c.refuse = o.Refuse
 		if err := c.serveOther(o); err != nil {
 			c.fail(err)
 		}
@@ -131,8 +132,10 @@ func (c *call) admit() (err error) {
 	if c.tenant, err = chooseTenant(c.who, c.r.Header.Get(TenantHeader)); err != nil {
 		return err
 	}
-	if err := c.s.opt.Sessions.AdmitRequest(c.listTenant(), c.who.Limits); err != nil {
-		return err
+	if info, _ := c.r.Context().Value(connKey{}).(*connInfo); info == nil || info.inside == nil {
+		if err := c.s.opt.Sessions.AdmitRequest(c.listTenant(), c.who.Limits); err != nil {
+			return err
+		}
 	}
 	if c.route == nil {
 		return nil
@@ -221,6 +224,11 @@ func (c *call) fail(err error) {
 	}
 	if c.bodyLeft() {
 		c.w.Header().Set("Connection", "close") // otherwise net/http reads the rest before it answers
+	}
+	if c.refuse != nil {
+		problemHeader(c.w.Header(), p)
+		c.refuse(c.w, p)
+		return
 	}
 	writeProblem(c.w, p)
 }

@@ -109,6 +109,10 @@ type Server struct {
 
 	mu      sync.Mutex
 	servers []*http.Server
+
+	insideOnce sync.Once
+	inside     *inside // nil: no door has connected, or the server was shut down before
+	insideEnd  sync.WaitGroup
 }
 
 // New returns a server that has no listener yet.
@@ -211,6 +215,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	wg.Go(s.hubs.close)
 	s.ports.Close() // a page may load for ever
 	wg.Wait()
+	s.insideEnd.Wait()
 	s.cancel()
 	return errors.Join(errs...)
 }

@@ -73,6 +73,7 @@ func (c *call) status() error {
 	for _, d := range engine.Differences {
 		s.Capabilities = append(s.Capabilities, apitypes.Difference{Engine: d.Engine, Isolation: d.Isolation, Capability: d.Capability, Instead: d.Instead, Reason: d.Reason})
 	}
+	s.Previews = c.s.opt.Previews != nil
 	err := c.s.available(sick)
 	if s.Available = err == nil; err != nil {
 		s.Reason = err.Error()
@@ -150,6 +151,9 @@ func networkOf(r rules.Rules) apitypes.ProfileNetwork {
 
 func (c *call) profiles() error {
 	list := apitypes.ProfileList{Profiles: []apitypes.Profile{}}
+	if c.tenant != AllTenants {
+		list.Default = c.s.opt.Sessions.DefaultProfile(c.tenant)
+	}
 	for _, p := range c.s.opt.Sessions.Profiles() {
 		languages := []apitypes.Language{}
 		for _, name := range slices.Sorted(maps.Keys(p.CodeLanguages)) {

@@ -43,14 +43,16 @@ import (
 	"time"
 )
 
-// Options say where the daemon is and how to authenticate. Exactly one of Socket and
-// URL must be set.
+// Options say where the daemon is and how to authenticate. Exactly one of Socket, URL and
+// Dial must be set.
 type Options struct {
 	// Socket is the path of the daemon's Unix socket. The daemon identifies the caller
 	// by the user of this process.
 	Socket string
 	// URL is the address of a TCP listener: "http://127.0.0.1:5411" or "https://…".
 	URL string
+	// Dial connects to the daemon in another way.
+	Dial func(ctx context.Context) (net.Conn, error)
 	// Token, if not empty, is sent as a bearer token.
 	Token string
 	// TLS configures https. Nil means the system's root certificates and no client
@@ -73,13 +75,21 @@ type Client struct {
 // New returns a client. It does not connect before the first request, which therefore is
 // the first to fail if the address is wrong. Close the client when it is no longer needed.
 func New(o Options) (*Client, error) {
-	if (o.Socket == "") == (o.URL == "") {
-		return nil, errors.New("client options: exactly one of Socket and URL must be set")
+	ways := 0
+	for _, set := range []bool{o.Socket != "", o.URL != "", o.Dial != nil} {
+		if set {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return nil, errors.New("client options: exactly one of Socket, URL and Dial must be set")
 	}
 	c := &Client{base: "http://boxd", header: http.Header{}, tls: o.TLS}
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	c.dial = dialer.DialContext
-	if o.Socket != "" {
+	if o.Dial != nil {
+		c.dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) }
+	} else if o.Socket != "" {
 		c.dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", o.Socket)
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -28,6 +29,21 @@ func (c *Client) Errors(ctx context.Context) ([]apitypes.ErrorRecord, error) {
 func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {
 	l, err := fetch[apitypes.ProfileList](ctx, c, call{method: "GET", path: []string{"profiles"}})
 	return l.Profiles, err
+}
+
+// DefaultProfile returns the profile that a session of the caller's tenant has unless it is created
+// with another. It fails for a client of all tenants.
+func (c *Client) DefaultProfile(ctx context.Context) (apitypes.Profile, error) {
+	l, err := fetch[apitypes.ProfileList](ctx, c, call{method: "GET", path: []string{"profiles"}})
+	if err != nil {
+		return apitypes.Profile{}, err
+	}
+	for _, p := range l.Profiles {
+		if p.Name == l.Default {
+			return p, nil
+		}
+	}
+	return apitypes.Profile{}, errors.New("the daemon names no default profile: ask for one tenant")
 }
 
 // Events is a subscription to events. The caller closes it. It is not safe for concurrent

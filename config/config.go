@@ -35,6 +35,7 @@ type Config struct {
 	Images      Images   `yaml:"images"`
 	Langbot     Langbot  `yaml:"langbot"`
 	Preview     Preview  `yaml:"preview"`
+	MCP         MCP      `yaml:"mcp"`
 	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`
@@ -141,6 +142,14 @@ type Preview struct {
 	DropHeaders []string      `yaml:"drop_headers" sep:","` // of requests, that boxes do not get
 }
 
+// MCP configures the tools for language models, at the path /mcp of the API's listeners.
+type MCP struct {
+	Enabled     bool   `yaml:"enabled"`
+	Profile     string `yaml:"profile"` // of new sessions; empty: the tenant's default
+	Scope       string `yaml:"scope"`   // of sessions, if token and profile have none; empty: one for each caller and program
+	SessionTool bool   `yaml:"session_tool"`
+}
+
 // PreviewTLS is the certificate of the listener of previews.
 type PreviewTLS struct {
 	Cert string `yaml:"cert"`
@@ -190,6 +199,7 @@ func Default() Config {
 		Images:  Images{MaxSize: 32 << 30, TenantSize: 16 << 30},
 		Preview: Preview{MaxTTL: seconds(7 * 24 * 3600)},
 		Langbot: defaultLangbot(),
+		MCP:     MCP{Enabled: true},
 		Policy: policy.Config{
 			TenantDefaults: policy.DefaultQuotas,
 			Limits:         policy.DefaultLimits,

@@ -36,6 +36,9 @@ func (c *Config) validatePolicy() error {
 	if err := c.validateLangbotPolicy(p); err != nil {
 		return err
 	}
+	if name := c.MCP.Profile; name != "" && !slices.ContainsFunc(p.Profiles(), func(one policy.Profile) bool { return one.Name == name }) {
+		return refuse("mcp.profile", spec.Quote(name), "must be the name of a profile")
+	}
 	return c.openRoots()
 }
 

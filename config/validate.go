@@ -206,6 +206,11 @@ func (c *Config) validateWords() error {
 			return refuse("http.scope", spec.Quote(c.HTTP.Scope), err.(*spec.FieldError).Rule)
 		}
 	}
+	if c.MCP.Scope != "" {
+		if err := policy.ValidateScope(c.MCP.Scope); err != nil {
+			return refuse("mcp.scope", spec.Quote(c.MCP.Scope), err.(*spec.FieldError).Rule)
+		}
+	}
 	for i, label := range c.HTTP.MetricLabels {
 		field := fmt.Sprintf("http.metric_labels[%d]", i)
 		if err := (spec.Labels{label: ""}).Validate(field); err != nil {

@@ -155,13 +155,7 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 // default.
 func (p *Policy) profile(tenant, name string) (Profile, error) {
 	allowed := p.rules(tenant).profiles
-	if name == "" {
-		name = p.config.DefaultProfile
-		// The default of a tenant that may not use the default profile is its first one.
-		if len(allowed) > 0 && !slices.Contains(allowed, name) {
-			name = allowed[0]
-		}
-	}
+	name = cmp.Or(name, p.DefaultProfile(tenant))
 	if err := p.checkProfile("profile", name); err != nil {
 		return Profile{}, err
 	}
@@ -170,6 +164,15 @@ func (p *Policy) profile(tenant, name string) (Profile, error) {
 			Rule: fmt.Sprintf("tenant %s may use %q", spec.Quote(tenant), allowed)}
 	}
 	return p.profiles[name], nil
+}
+
+// DefaultProfile returns the name of the profile of a request of tenant that names none.
+func (p *Policy) DefaultProfile(tenant string) string {
+	// The default of a tenant that may not use the default profile is its first one.
+	if allowed := p.rules(tenant).profiles; len(allowed) > 0 && !slices.Contains(allowed, p.config.DefaultProfile) {
+		return allowed[0]
+	}
+	return p.config.DefaultProfile
 }
 
 // checkNetwork refuses a network that the profile or the engine does not provide: silently

@@ -264,6 +264,9 @@ func (m *Manager) Engines(ctx context.Context) ([]engine.EngineState, error) {
 // Profiles lists the profiles of the policy.
 func (m *Manager) Profiles() []policy.Profile { return m.policy.Profiles() }
 
+// DefaultProfile is the profile of a request of tenant that names none.
+func (m *Manager) DefaultProfile(tenant string) string { return m.policy.DefaultProfile(tenant) }
+
 // Quota returns what tenant uses and may use; "" stands for all tenants together.
 func (m *Manager) Quota(tenant string) (policy.Use, policy.Quotas) {
 	return m.ledger.InUse(tenant), m.ledger.Limits(tenant)

@@ -63,6 +63,8 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/operations.md", "usermod -aG boxd alice # may use the socket", "api/auth_test.go TestPeers"},
 	{"docs/operations.md", "`is open to other hosts, which needs authentication`", "config/validate_test.go TestListen"},
 
+	{"docs/config.md", "It needs the same credentials as the API, and gives no right that the API does not give", "test/mcp/badinput_test.go TestAdmission, api/other_test.go TestOther"},
+
 	{"SECURITY.md", "by the credentials of a Unix socket, by a token, or by a client certificate", "api/auth_test.go TestPeers, api/auth_test.go TestTokens, api/auth_test.go TestClientCertificates"},
 	{"SECURITY.md", "A TCP listener beyond loopback does not start without authentication", "config/validate_test.go TestListen"},
 	{"SECURITY.md", "On loopback without authentication, the kernel's socket table names the user", "test/e2e/local_users_test.go TestLocalUsers"},

@@ -26,9 +26,10 @@ type (
 // SessionRequest asks for a session, by its ID, or by a scope template and its variables.
 // The session is created if it does not exist.
 type SessionRequest struct {
-	ID        string            `json:"id,omitempty" doc:"Id of the session."`
-	Scope     string            `json:"scope,omitempty" doc:"Template that gives the id, such as \"{launcher_type}_{launcher_id}\"; instead of id. Without both, the default scope of the token, the profile or the daemon counts."`
-	Variables map[string]string `json:"variables,omitempty" doc:"Variables of the scope. Of one that is missing, {name} becomes \"unknown\" unless the tenant's scopes are strict, {name!} is refused, and {name:-text} becomes the text."`
+	ID           string            `json:"id,omitempty" doc:"Id of the session."`
+	Scope        string            `json:"scope,omitempty" doc:"Template that gives the id, such as \"{launcher_type}_{launcher_id}\"; instead of id. Without both, the default scope of the token, the profile or the daemon counts."`
+	Variables    map[string]string `json:"variables,omitempty" doc:"Variables of the scope. Of one that is missing, {name} becomes \"unknown\" unless the tenant's scopes are strict, {name!} is refused, and {name:-text} becomes the text."`
+	DefaultScope string            `json:"default_scope,omitempty" doc:"Template that counts if token and profile have none; instead of the daemon's."`
 	SessionSpec
 }
 

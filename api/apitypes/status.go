@@ -21,6 +21,7 @@ type Status struct {
 	Warnings     []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
 	Audit        *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota        []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
+	Previews     bool           `json:"previews,omitempty" doc:"Ports of sessions have host names, so there can be links to them."`
 }
 
 // Health of one part.
@@ -143,5 +144,6 @@ type ProfileCaps = spec.Caps
 
 // ProfileList is all profiles, sorted by name.
 type ProfileList struct {
+	Default  string    `json:"default,omitempty" doc:"The profile of a request of this tenant that names none; absent if all tenants are asked for."`
 	Profiles []Profile `json:"profiles" nullable:"false"`
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/mcp"
 	"github.com/boxd/boxd/session"
 )
 
@@ -68,6 +69,7 @@ type daemon struct {
 	images   imageWork
 	sessions *session.Manager
 	langbot  langbotDoors
+	mcp      *mcp.Door // nil: it is not served
 	server   *api.Server
 	checked  healthCheck
 }

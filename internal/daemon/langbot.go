@@ -108,7 +108,7 @@ func langbotRules(network string) *spec.NetworkRules {
 
 // others returns the doors that the API's server serves, too.
 func (l *langbotDoors) others(tenant string) []api.Other {
-	return []api.Other{{Prefix: langbotPrefix, Tenant: tenant, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return []api.Other{{Prefix: langbotPrefix, Tenant: tenant, Upgrades: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l.local.ServeHTTP(w, r)
 	})}}
 }

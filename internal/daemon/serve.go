@@ -128,6 +128,9 @@ func (d *daemon) close() (err error) {
 	if d.previews.Listener != nil {
 		d.previews.Close() // an error if the server has closed it already
 	}
+	if d.mcp != nil {
+		d.mcp.Close()
+	}
 	err = d.langbot.close()
 	if d.sessions != nil {
 		err = errors.Join(err, d.sessions.Close(ctx, d.StopSessions))

@@ -96,7 +96,7 @@ var programs = map[string]bool{
 	"dig": true, "getent": true, "musl-gcc": true, "node": true, "java": true, "javac": true,
 	"psql": true, "initdb": true, "postgres": true, "pg_ctl": true,
 	"mariadb": true, "mariadbd": true, "mariadb-install-db": true,
-	"curl": true, "wget": true, "npm": true, "cargo": true,
+	"openssl": true, "curl": true, "wget": true, "npm": true, "cargo": true,
 	"redis-check-rdb": true, "redis-cli": true, "nginx": true, "chromium": isDebian(),
 }
 

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mcp"
+	"github.com/spf13/cobra"
+)
+
+type mcpFlags struct {
+	remoteFlags
+	stdio   bool
+	options mcp.Options
+}
+
+func (a *App) newMCP() *cobra.Command {
+	var f mcpFlags
+	cmd := &cobra.Command{
+		Use:   "mcp --stdio [flags]",
+		Short: "Let a language model work in a box: serve MCP on stdin and stdout",
+		Long: `Serve the Model Context Protocol on stdin and stdout, for desktop programs that start such
+servers. The tools run commands and code in a session of the daemon, keep processes there,
+and read and write its files. For programs that connect by HTTP, the daemon serves the same
+tools at /mcp.
+
+Which session that is follows from the program that connects and from the user of this
+command: the same program finds its files again. --session names another one. The model
+cannot choose, unless --session-tool lets it.
+
+Messages go to stderr. The end of stdin ends the command and what runs in calls; processes
+that the model has started stay, as does the session.`,
+		Example: `  boxd mcp --stdio
+  boxd mcp --stdio --profile network_basic --session lab`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			if !f.stdio {
+				return &engine.FieldError{Field: "--stdio", Value: "is missing", Rule: "this command speaks on stdin and stdout only; the daemon serves HTTP at /mcp"}
+			}
+			return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error { return a.mcp(ctx, c, &f) })
+		},
+	}
+	f.registerDaemon(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.stdio, "stdio", false, "speak on stdin and stdout")
+	fs.StringVar(&f.options.Session, "session", "", "work in the session `ID` (default: one for each program and user)")
+	fs.StringVar(&f.options.Profile, "profile", "", "`NAME` of the profile of new sessions (default: the tenant's)")
+	fs.StringVar(&f.options.Scope, "scope", "", "`TEMPLATE` of the session's id, if token and profile have none (default: "+mcp.DefaultScope+")")
+	fs.BoolVar(&f.options.SessionTool, "session-tool", false, "let the model choose, list and end sessions")
+	completeFlag(cmd, "scope")
+	completeFlag(cmd, "profile")
+	completeFlag(cmd, "session")
+	return cmd
+}
+
+func (a *App) mcp(ctx context.Context, c *client.Client, f *mcpFlags) error {
+	// Also tells whether the daemon can be reached, before the program is answered.
+	status, err := c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	o := mcp.StdioOptions{Options: f.options, Client: c, Actor: "uid:" + strconv.Itoa(os.Getuid()), In: io.NopCloser(a.Stdin), Out: unclosed{a.Stdout}}
+	if path := a.env(f.tokenFile, "BOXD_TOKEN_FILE"); path != "" {
+		o.Actor += " " + path
+	}
+	o.Version, o.Previews = a.Version, status.Previews
+	err = mcp.ServeStdio(ctx, o)
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// unclosed is an output that this process goes on to own.
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
