@@ -57,6 +57,7 @@ help:
 	@echo
 	@echo 'make setup       install what is missing from the distribution'
 	@echo 'make build       build bin/boxd and bin/boxd-init'
+	@echo 'make build-containerd  build bin/boxd-containerd, for boxes that containerd builds'
 	@echo 'make test-unit   the tests that need no privilege, with the race detector'
 	@echo 'make test-root   the privileged tests, on this machine'
 	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
@@ -85,6 +86,14 @@ build:
 	CGO_ENABLED=1 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.boxd-init.new" ./cmd/boxd-init
 	@mv -f "$(BIN)/.boxd.new" "$(BIN)/boxd"
 	@mv -f "$(BIN)/.boxd-init.new" "$(BIN)/boxd-init"
+
+# A module of its own: the client of containerd brings some forty others, which neither boxd nor
+# programs that embed it need.
+.PHONY: build-containerd
+build-containerd:
+	@mkdir -p "$(BIN)"
+	cd cmd/boxd-containerd && CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(abspath $(BIN))/.boxd-containerd.new" .
+	@mv -f "$(BIN)/.boxd-containerd.new" "$(BIN)/boxd-containerd"
 
 # For scripts: the values of this file.
 .PHONY: print-goflags print-testtags print-version
@@ -127,11 +136,11 @@ test-unit:
 	CGO_ENABLED=1 $(GOTEST) -race $(ARGS) $$($(UNIT) $(PKGS))
 
 .PHONY: test-root
-test-root: build
+test-root: build build-containerd
 	$(TESTENV) $(GOTEST) -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(PARALLEL) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
 
 .PHONY: test-vm
-test-vm: build
+test-vm: build build-containerd
 	@.ci/setup vm
 	$(ROOT) env $(FULLENV) test/vm/run-tests -b "$(BIN)" -t $(if $(FULL),14400,5400) $(ARGS) $$($(KERNEL) $(PKGS))
 
@@ -165,7 +174,7 @@ lint:
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
 .PHONY: bench
-bench: build
+bench: build build-containerd
 	@CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.bench" ./test/bench
 	@$(ROOT) $(BIN)/.bench $(TESTARGS)
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/egress/rules"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -69,6 +70,9 @@ func (c *call) status() error {
 		s.Engine = apitypes.Health{Reason: sick.Error()}
 	}
 	s.Engines = c.engines()
+	for _, d := range engine.Differences {
+		s.Capabilities = append(s.Capabilities, apitypes.Difference{Engine: d.Engine, Isolation: d.Isolation, Capability: d.Capability, Instead: d.Instead, Reason: d.Reason})
+	}
 	err := c.s.available(sick)
 	if s.Available = err == nil; err != nil {
 		s.Reason = err.Error()

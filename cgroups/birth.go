@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
 )
 
 // InitDir opens the cgroup2 directory for starting PID 1 of the box with
@@ -29,6 +30,26 @@ func (g *Group) EnterThread() error {
 		}
 	}
 	return nil
+}
+
+// InitTasks opens the v1 tasks files of the cgroups of PID 1: a thread of another process that
+// writes "0" to each of them enters the v1 cgroups of the box, as EnterThread does. The caller
+// owns them. On a host without v1 hierarchies there are none.
+func (g *Group) InitTasks() (_ []*os.File, err error) {
+	var files []*os.File
+	defer func() {
+		if err != nil {
+			linux.CloseAll(files)
+		}
+	}()
+	for _, t := range g.v1 {
+		f, err := linux.OpenAt(t.box, "tasks", unix.O_WRONLY)
+		if err != nil {
+			return nil, fmt.Errorf("opening the cgroups of PID 1 of box %q: %w", g.ID, err)
+		}
+		files = append(files, f)
+	}
+	return files, nil
 }
 
 // LeaveThread moves the calling thread back to the cgroups in which this process was when

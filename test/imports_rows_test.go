@@ -34,7 +34,7 @@ var rows = []row{
 
 	{"mounts", []string{"internal/linux", "engine/spec"}, "a kernel leaf, over the value of a mount: leaves are understood and tested one by one"},
 	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
-	{"cgroups/stats", []string{"internal/linux", "cgroups"}, "apart from cgroups because its library costs every process that links it 2.4 ms and 8 MB"},
+	{"cgroups/stats", nil, "figures in the types of containerd: of cgroups it knows nothing else"},
 	{"volumes", []string{"internal/linux", "internal/trash"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"layers", []string{"internal/linux", "internal/trash"}, "a kernel leaf, for the privileged launcher: it knows no image, and package images, of the unprivileged daemon, does not import it"},
 	{"netns", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
@@ -55,6 +55,8 @@ var rows = []row{
 	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
+	{"internal/boxtest", []string{"engine", "engine/spec", "internal/testutil"}, "helpers of tests that run commands in boxes, of any engine"},
+	{"engine/conformance", []string{"engine", "engine/spec", "internal/boxtest", "internal/testutil"}, "what every engine promises: it must not depend on one of them"},
 	{"engine/choose", []string{"engine", "engine/spec",
 		"engine/enginetest"}, // its tests
 		"over the interfaces of engine: which engines may be used is policy, and who builds is the service"},
@@ -63,9 +65,16 @@ var rows = []row{
 	{"engine/oci", nil, "an OCI runtime's bundle and command line: what a box is made of comes in as values"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/oci",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
 		"agent", "agent/wire", "cgroups", "layers", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
+
+	{"engine/containerd/proto", nil, "the conversation between the launcher and its child: neither of the two"},
+	{"engine/containerd/standin", []string{"internal/linux", "agent/wire"}, "runs in place of runc, in a process of a shim's: it knows only what it is given"},
+	{"engine/containerd", []string{"internal/linux", "engine", "engine/oci", "engine/containerd/proto", "engine/containerd/standin", "agent/wire"},
+		"a leaf below the launcher, which makes what a box is made of: it knows names and descriptors of that; engine/oci says whether a program is root's"},
+	{"cmd/boxd-containerd", []string{"internal/linux", "engine/containerd/proto", "engine/containerd/standin", "agent/wire", "cgroups/stats"},
+		"speaks to containerd: of boxd it knows the conversation with the launcher"},
 
 	{"internal/confine", []string{"internal/linux", "engine/native/seccomp"}, "what the daemon gives up, apart from it: a test tries to break out of the same"},
 
@@ -122,7 +131,7 @@ var rows = []row{
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/dial", "agent/files", "agent/unpack"}, "an entry point wires, it decides nothing"},
 	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
-	{"test", nil, "looks at the packages from outside"},
+	{"test", []string{"engine"}, "looks at the packages from outside, and compares documents with the tables of engine"},
 }
 
 // exampleRows are what the Examples of a public package may import besides: they show
@@ -146,16 +155,18 @@ var everybody = []string{"..."}
 
 var foreigns = []foreign{
 	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
-		"agent/...", "engine/native/...", "engine/oci", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "test/..."}, everybody, "values and policy make no system calls"},
+		"agent/...", "engine/native/...", "engine/oci", "engine/containerd/...", "cmd/boxd-containerd", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "engine/conformance", "test/..."}, everybody, "values and policy make no system calls"},
 	{"golang.org/x/net", []string{"egress", "egress/rules"}, []string{"test/network"}, "names become ASCII, and an upstream proxy speaks SOCKS5, in one place; a test plays the name server"},
 	{"golang.org/x/time", []string{"policy", "egress", "session"}, nil, "requests are limited in one place, bytes of a box's network in another, and reports about its connections in a third"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
-	{"github.com/opencontainers/runtime-spec", []string{"engine/oci"}, nil, "the types of an OCI bundle"},
+	{"github.com/opencontainers/runtime-spec", []string{"engine/oci"}, []string{"test/containerd"}, "the types of an OCI bundle"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
-	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
+	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "the types of containerd's metrics, which are read in one place"},
+	{"github.com/containerd", []string{"cmd/boxd-containerd"}, nil, "the client of containerd is in a program, and a module, of its own"},
+	{"google.golang.org", []string{"cmd/boxd-containerd"}, nil, "what the client of containerd speaks"},
 	{"github.com/google/go-containerregistry", []string{"images"}, []string{"test/..."}, "registries and the formats of images are spoken in one place"},
 	{"go.etcd.io/bbolt", []string{"images", "session", "session/history", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/klauspost/compress", []string{"agent/unpack"}, []string{"agent/unpack"}, "archives of images are decompressed in a box, and nowhere else"},
@@ -182,8 +193,11 @@ var never = []struct{ pkg, dep, why string }{
 	{"engine/native", "runtime/cgo", "a program that embeds boxd needs no C compiler"},
 	{"engine/native", "github.com/opencontainers/runc", "a program that embeds boxd is not re-executed by libcontainer"},
 	{"engine/native", module + "engine/native/launcher", "the client half is linked into unprivileged programs"},
-	{"cmd/boxd", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a command"},
-	{"cmd/boxd-init", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a box"},
+	{"cmd/boxd", "google.golang.org/grpc", "the client of containerd costs each start of a command more than 10 ms"},
+	{"cmd/boxd-init", "github.com/containerd/containerd/v2", "the launcher stays small: it has root"},
+	{"cmd/boxd-init", "github.com/containerd/cgroups/v3", "the launcher stays small: it has root"},
+	{"cmd/boxd-init", "google.golang.org/grpc", "the launcher stays small: it has root"},
+	{"engine/native", "google.golang.org/grpc", "a program that embeds boxd does not get forty modules of others with it"},
 	{"cmd/boxd-init", "github.com/seccomp/libseccomp-golang", "the agent installs a program of our own: building boxd needs no C library but the system's"},
 	{"cmd/boxd-init", "net/http", "the launcher stays small: it has root"},
 	{"cmd/boxd-init", "github.com/spf13/cobra", "the launcher stays small: it has root"},

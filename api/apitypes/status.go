@@ -8,18 +8,19 @@ import (
 
 // Status says whether the daemon can serve, and what it runs.
 type Status struct {
-	Available bool           `json:"available" doc:"True only if the daemon and its engine can serve."`
-	Reason    string         `json:"reason,omitempty" doc:"Why it is not available."`
-	Version   string         `json:"version"`
-	Uptime    Duration       `json:"uptime" doc:"Seconds."`
-	Sessions  map[string]int `json:"sessions" doc:"Sessions by state; of the caller's tenant unless all tenants are asked for."`
-	Processes int            `json:"processes" doc:"Managed processes that are running."`
-	Execs     int            `json:"execs" doc:"Execs that are running."`
-	Engine    Health         `json:"engine" doc:"Whether a box can be built at all."`
-	Engines   []EngineState  `json:"engines,omitempty" doc:"What boxes of sessions can be built with, in the order in which it is tried; absent while the launcher does not answer."`
-	Warnings  []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
-	Audit     *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
-	Quota     []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
+	Available    bool           `json:"available" doc:"True only if the daemon and its engine can serve."`
+	Reason       string         `json:"reason,omitempty" doc:"Why it is not available."`
+	Version      string         `json:"version"`
+	Uptime       Duration       `json:"uptime" doc:"Seconds."`
+	Sessions     map[string]int `json:"sessions" doc:"Sessions by state; of the caller's tenant unless all tenants are asked for."`
+	Processes    int            `json:"processes" doc:"Managed processes that are running."`
+	Execs        int            `json:"execs" doc:"Execs that are running."`
+	Engine       Health         `json:"engine" doc:"Whether a box can be built at all."`
+	Engines      []EngineState  `json:"engines,omitempty" doc:"What boxes of sessions can be built with, in the order in which it is tried; absent while the launcher does not answer."`
+	Capabilities []Difference   `json:"capabilities,omitempty" doc:"What boxes of other engines and isolations do in another way than those of native with namespaces; a pair that is not listed does everything as they do."`
+	Warnings     []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
+	Audit        *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
+	Quota        []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
 }
 
 // Health of one part.
@@ -35,6 +36,15 @@ type EngineState struct {
 	Available bool   `json:"available"`
 	Runtime   string `json:"runtime,omitempty" doc:"Program that makes the boxes, with its version."`
 	Reason    string `json:"reason,omitempty" doc:"Why it is not available, and what to do."`
+}
+
+// Difference is something that boxes of an engine and an isolation do in another way, or not at all.
+type Difference struct {
+	Engine     string `json:"engine" doc:"oci or containerd."`
+	Isolation  string `json:"isolation" doc:"namespaces or gvisor."`
+	Capability string `json:"capability" doc:"Name of the capability, as in docs/engines.md."`
+	Instead    string `json:"instead" doc:"What holds instead."`
+	Reason     string `json:"reason"`
 }
 
 // AuditHead is the last line of the audit log's hash chain.

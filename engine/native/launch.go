@@ -37,7 +37,7 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
 	}
-	args = append(args, o.Runtimes.Args()...)
+	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
 	cmd := initCommand(exe, args...)
 	cmd.ExtraFiles = []*os.File{socket}
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // keeps its mounts private
@@ -45,6 +45,17 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)
 	}
 	return cmd, nil
+}
+
+// besideInit names boxd-containerd, if no other is named and it is where boxd-init is.
+func besideInit(r Runtimes, initPath string) Runtimes {
+	dir, err := filepath.Abs(filepath.Dir(initPath))
+	if path := filepath.Join(dir, "boxd-containerd"); r.Containerd == "" && err == nil {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			r.Containerd = path
+		}
+	}
+	return r
 }
 
 // initCommand returns a command that runs a sealed copy of boxd-init in a role. It runs in

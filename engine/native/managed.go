@@ -39,6 +39,9 @@ func (b *box) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProce
 // launch starts the process. When it returns, the process runs.
 func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Managed) error {
 	b := p.box
+	if link.has(m.Key) { // the agent would refuse it, but the key's second slot would be marked by then
+		return keyTaken(m.Key)
+	}
 	cmd := m.Command().WithDefaults(b.spec)
 	pty, err := b.openPTY(ctx, &cmd)
 	if err != nil {
@@ -76,7 +79,8 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 }
 
 // giveUp kills the process that a launch which failed with err may have started, and releases
-// its slot.
+// its slot. It waits until the slot has no mark: the key may be used again, and an adoption finds
+// the slot of a process by the key.
 func (p *managed) giveUp(err error) error {
 	if errors.Is(err, engine.ErrBoxLost) || errors.Is(err, os.ErrClosed) {
 		p.slot.close()
@@ -87,8 +91,7 @@ func (p *managed) giveUp(err error) error {
 	} else {
 		err = nil
 	}
-	p.box.slots.release(p.slot)
-	return err
+	return errors.Join(err, p.box.slots.releaseNow(p.slot))
 }
 
 // launchError translates the agent's answer into an error that callers can distinguish.
@@ -98,7 +101,7 @@ func (p *managed) launchError(cmd *engine.Command, err error) error {
 	case !ok:
 		return fmt.Errorf("starting process %q: %w", p.key, err)
 	case failed.Step == wire.StepKey:
-		return &engine.FieldError{Field: "key", Value: spec.Quote(p.key), Rule: "must be new in the box: there is or was a process of that name"}
+		return keyTaken(p.key)
 	case failed.Step == wire.StepTable:
 		return fmt.Errorf("starting process %q: the box has %d managed processes: forget some first", p.key, wire.MaxManaged)
 	case failed.Step == wire.StepRing && failed.Errno == unix.ENOSPC:
@@ -106,6 +109,10 @@ func (p *managed) launchError(cmd *engine.Command, err error) error {
 			p.key, spec.FormatSize(wire.MaxRings))
 	}
 	return p.box.startError(cmd, failed)
+}
+
+func keyTaken(key string) error {
+	return &engine.FieldError{Field: "key", Value: spec.Quote(key), Rule: "must be new in the box: there is or was a process of that name"}
 }
 
 // ringSize is the size of a ring for a history.
@@ -164,6 +171,18 @@ func (b *box) Managed() []engine.ManagedProcess {
 		list = append(list, p)
 	}
 	return list
+}
+
+// has reports whether there is a process of that key, running or ended.
+func (l *managedLink) has(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.processes {
+		if p.key == key {
+			return true
+		}
+	}
+	return false
 }
 
 // all lists the processes in the order of their starts.

@@ -189,6 +189,19 @@ func (s *slots) release(old *slot) {
 	}
 }
 
+// releaseNow is release that returns when the launcher has removed the mark of the slot.
+func (s *slots) releaseNow(old *slot) error {
+	old.close()
+	s.mu.Lock()
+	delete(s.taken, old)
+	s.mu.Unlock()
+	ask := rpc.Slots{ID: s.box, Used: []string{old.name}}
+	if _, err := s.link.call(context.Background(), rpc.TypeSlots, ask, nil); err != nil {
+		return fmt.Errorf("removing cgroup of command: %w", err)
+	}
+	return nil
+}
+
 // flush has the launcher remove the used slots now.
 func (s *slots) flush() {
 	s.mu.Lock()

@@ -47,9 +47,11 @@ func (i Info) String() string { return i.Name + " " + i.Version }
 // minRunc is the oldest runc that boxd drives: the first with the command "features".
 var minRunc = [2]int{1, 1}
 
-// Probe asks the runtime for its version, and whether it makes the namespaces that a box has.
-// Each of the two questions may take 5 s.
+// Probe asks the runtime for its version, and whether it makes the namespaces that a box has. It
+// takes at most some 5 s.
 func (r Runtime) Probe(ctx context.Context) (Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
 	out, err := r.ask(ctx, "--version")
 	if err != nil {
 		return Info{}, err
@@ -116,14 +118,13 @@ func checkFeatures(out []byte) error {
 
 // ask runs a command of the runtime that answers on its standard output.
 func (r Runtime) ask(ctx context.Context, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
-	defer cancel()
 	out, errs := limited{max: maxOutput}, limited{max: 4 << 10}
 	cmd := r.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
+		reapGroup(cmd)
 		return nil, unusable("runtime %q does not answer to %q within %v: it was killed", r.Path, args[0], probeTime)
 	case err != nil && errs.Len() > 0:
 		return nil, unusable("runtime %q: %s: %w: %s", r.Path, args[0], err, oneline.Text(errs.String()))
@@ -142,6 +143,23 @@ func (r Runtime) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = killDelay
 	return cmd
+}
+
+// reapGroup reaps what a killed command has left in its group, if this process is a subreaper and so the
+// parent of orphans. It waits until they are dead, but at most for killDelay.
+func reapGroup(cmd *exec.Cmd) {
+	if cmd.Process == nil {
+		return
+	}
+	for end := time.Now().Add(killDelay); time.Now().Before(end); {
+		pid, err := unix.Wait4(-cmd.Process.Pid, nil, unix.WNOHANG, nil)
+		if err != nil && err != unix.EINTR {
+			return // ECHILD: there are none left
+		}
+		if pid == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // limited keeps the first max bytes that are written to it.

@@ -42,7 +42,9 @@ func TestLists(t *testing.T) {
 		"GET /v1/sensitive-paths":                     apitypes.SensitivePathList{Paths: []apitypes.SensitivePath{{Path: "/srv/x", Tenant: "acme", Sensitive: apitypes.Sensitive{Since: now, Reason: `session "s"`}}}},
 		"GET /v1/usage":                               usage,
 		"GET /v1/usage?by=user":                       usage,
-		"GET /v1/status":                              apitypes.Status{Reason: "the launcher is gone", Version: "9"},
+		"GET /v1/status": apitypes.Status{Reason: "the launcher is gone", Version: "9",
+			Engines:      []apitypes.EngineState{{Engine: "oci", Isolation: "gvisor", Available: true}, {Engine: "oci", Isolation: "namespaces"}},
+			Capabilities: []apitypes.Difference{{Engine: "oci", Isolation: "gvisor", Capability: "ports", Instead: "none are listed"}}},
 	}))
 	for _, c := range []struct {
 		args   string
@@ -64,7 +66,7 @@ func TestLists(t *testing.T) {
 		{"history s1 -q", 0, []string{"12\n"}},
 		{"usage", 0, []string{"TENANT\tEXECS\tPROCESSES\tCPU\tWALL\tREAD\tWRITTEN\tSESSION TIME\tGIB-SECONDS\ndefault\t3\t0\t1.50 s\t0.00 ms\t0 B\t2 KiB\t1m30s\t1.2\n"}},
 		{"usage --by user --csv", 0, []string{"tenant,user,execs,processes,cpu,wall,read,written,session_time,memory_gib_seconds\ndefault,\"a,b\",3,0,1.5,0,0,2048,90,1.25\n"}},
-		{"status", 1, []string{"available", "no: the launcher is gone"}},
+		{"status", 1, []string{"available", "no: the launcher is gone", "differs in ports", "none are listed"}},
 		{"status --json", 1, []string{`"available":false`}},
 		{"top --once", 0, []string{"s1", "0 B", "64 MiB"}},
 		{"top --once --json", 0, []string{`"sessions":[{"session":"s1"`, `"memory":0`}},

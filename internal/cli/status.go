@@ -88,6 +88,11 @@ func writeStatus(w screen, s apitypes.Status) error {
 			text += " (" + e.Runtime + ")"
 		}
 		t.row("engine "+e.Engine+" "+e.Isolation, text)
+		for _, d := range s.Capabilities {
+			if e.Available && d.Engine == e.Engine && d.Isolation == e.Isolation {
+				t.row("  differs in "+d.Capability, d.Instead)
+			}
+		}
 	}
 	t.row("processes", fmt.Sprint(s.Processes))
 	t.row("commands", fmt.Sprint(s.Execs))

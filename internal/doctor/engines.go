@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -23,6 +24,13 @@ func (f Facts) engines() (checks []Check) {
 			c.Status, c.Detail, c.Mend = Degraded, e.Box.Error.Error(), "until it builds boxes, the next engine of the daemon's engines does"
 		default:
 			c.Detail = fmt.Sprintf("%s: built a box in %s, ran a command in %s", e.Runtime, millis(e.Box.Create), millis(e.Box.Run))
+			var differs []string
+			for _, d := range engine.DifferencesOf(e.Engine, e.Isolation) {
+				differs = append(differs, d.Capability)
+			}
+			if len(differs) > 0 {
+				c.Detail += "; differs in " + strings.Join(differs, ", ") + " (docs/engines.md)"
+			}
 		}
 		// Isolations other than namespaces are asked for by profiles, which are not known here.
 		if c.Status == Absent && e.Isolation == spec.IsolationNamespaces && slices.Contains(f.Wanted, e.Engine) {

@@ -90,21 +90,28 @@ func removeBinaries() {
 
 // build runs "make build" into a new directory. Only the Makefile has the compiler flags.
 func build() (string, error) {
-	root, err := Root()
-	if err != nil {
-		return "", err
-	}
 	dir, err := os.MkdirTemp("", "boxd-test-bin-")
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command("make", "-s", "-C", root, "build", "BIN="+dir)
-	cmd.Env = withoutMake(os.Environ())
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if err := makeTarget("build", dir); err != nil {
 		os.RemoveAll(dir)
-		return "", fmt.Errorf("make build: %w\n%s", err, out)
+		return "", err
 	}
 	return dir, nil
+}
+
+func makeTarget(target, dir string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("make", "-s", "-C", root, target, "BIN="+dir)
+	cmd.Env = withoutMake(os.Environ())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make %s: %w\n%s", target, err, out)
+	}
+	return nil
 }
 
 // withoutMake drops the variables of an outer make for its sub-makes: the descriptors of its job
@@ -118,4 +125,20 @@ func withoutMake(env []string) []string {
 		}
 	}
 	return kept
+}
+
+// BuildContainerd returns the path of boxd-containerd, beside the programs of BuildBinaries.
+func BuildContainerd(t testing.TB) string {
+	t.Helper()
+	boxd, _ := BuildBinaries(t)
+	path := filepath.Join(filepath.Dir(boxd), "boxd-containerd")
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	if err := makeTarget("build-containerd", filepath.Dir(path)); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

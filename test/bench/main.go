@@ -30,6 +30,7 @@ type bench struct {
 	only     string // names of sections, separated by commas; empty is all
 	bin      string // directory of boxd and boxd-init
 	scratch  string // directory for state, bundles and mount sources
+	runtimes native.Runtimes
 	host     host
 	engine   *native.Engine
 	table    table
@@ -43,6 +44,7 @@ func main() {
 	flag.BoolVar(&b.degraded, "allow-degraded", false, "go on where this host cannot enforce the default limits")
 	flag.StringVar(&b.only, "only", "", "measure these `SECTIONS` alone: "+strings.Join(sectionNames(), ","))
 	flag.StringVar(&b.bin, "bin", filepath.Dir(self), "`DIR` of boxd and boxd-init")
+	flag.StringVar(&b.runtimes.ContainerdAddress, "containerd", "", "measure the containerd at this `SOCKET` instead of the host's")
 	flag.Parse()
 	if err == nil {
 		err = b.run(context.Background())
@@ -119,6 +121,7 @@ var sections = []section{
 	{"create", false, (*bench).coldCreate},
 	{"mount", false, (*bench).liveMount},
 	{"process", false, (*bench).processes},
+	{"engines", false, (*bench).engines},
 	{"memory", false, (*bench).idleMemory},
 	{"images", false, (*bench).imageRows},
 	{"daemon", false, (*bench).daemonExec},
@@ -151,6 +154,7 @@ func (b *bench) section(ctx context.Context, measure func(*bench, context.Contex
 	b.engine, err = native.Start(ctx, native.Options{
 		InitPath: filepath.Join(b.bin, "boxd-init"),
 		StateDir: b.stateDir(),
+		Runtimes: b.runtimes,
 	})
 	if err != nil {
 		return err

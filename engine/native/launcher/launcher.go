@@ -39,24 +39,25 @@ const clientFD = 3
 
 // Launcher builds and removes boxes for one client at a time.
 type Launcher struct {
-	service  *service // nil: there is one client, and the boxes end with it
-	instance *instance
-	cgroups  *cgroups.Host
-	image    *rootfs.Host
-	deny     []string // trees that are never mounted
-	storage  *storage // nil without a data directory
-	layers   *layerStore
-	filter   []byte                 // the agents' seccomp program
-	unpacker func() ([]byte, error) // the same in boxes that unpack
-	runtimes map[kind]boxRuntime
-	networks *networks
-	waves    waves // of boxes that end with this launcher
-	views    views
-	creating chan struct{} // has one element per create at work
-	budget   *budget       // of requests
-	works    *works        // requests in progress
-	pulse    pulse         // whether boxes can be built
-	trials   trials        // of directories
+	service    *service // nil: there is one client, and the boxes end with it
+	instance   *instance
+	cgroups    *cgroups.Host
+	image      *rootfs.Host
+	deny       []string // trees that are never mounted
+	storage    *storage // nil without a data directory
+	layers     *layerStore
+	filter     []byte                 // the agents' seccomp program
+	unpacker   func() ([]byte, error) // the same in boxes that unpack
+	runtimes   map[kind]boxRuntime
+	containerd *containerdRuntime // one of runtimes; nil without boxd-containerd
+	networks   *networks
+	waves      waves // of boxes that end with this launcher
+	views      views
+	creating   chan struct{} // has one element per create at work
+	budget     *budget       // of requests
+	works      *works        // requests in progress
+	pulse      pulse         // whether boxes can be built
+	trials     trials        // of directories
 	// generation numbers the launchers of an instance. Slot numbers begin with it, so
 	// no number is used twice.
 	generation int64
@@ -233,6 +234,7 @@ func (l *Launcher) openHost(o options) error {
 			return err
 		}
 	}
+	l.sweepContainers() // after boxes have been adopted, or swept
 	l.stopWatching = make(chan struct{})
 	l.watching.Go(func() { l.watchOutside(l.stopWatching) })
 	l.watching.Go(func() { l.refreshVisible(l.stopWatching) })
@@ -379,6 +381,9 @@ func (l *Launcher) close() error {
 		if l.service.watcher != nil {
 			errs = append(errs, l.service.watcher.Close())
 		}
+	}
+	if l.containerd != nil {
+		l.containerd.engine.Close()
 	}
 	errs = append(errs, l.layers.close())
 	if l.networks != nil {

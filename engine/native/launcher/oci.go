@@ -92,22 +92,8 @@ func (o *ociRuntime) prepare(b *box, control, home *os.File) (birth, error) {
 	if err := forbidUserNS(b.user); err != nil {
 		return nil, err
 	}
-	caps, _ := capsOf(b.spec)
 	bundle := filepath.Join(b.private, "bundle")
-	err := oci.WriteBundle(bundle, oci.Config(oci.Box{
-		Root:         b.root.Path(),
-		Dev:          b.root.Dev(),
-		UserNS:       fdPath(b.user),
-		IDBase:       b.lease.Base,
-		IDs:          idRange,
-		Hostname:     b.spec.Hostname,
-		Args:         []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraAgent), "agent"},
-		Env:          agentEnv,
-		UID:          agentID,
-		Capabilities: caps,
-		Masked:       rootfs.ProcPaths(rootfs.MaskedProc),
-		ReadOnly:     rootfs.ProcPaths(rootfs.ReadOnlyProc),
-	}))
+	err := oci.WriteBundle(bundle, oci.Config(ociBox(b)))
 	if err != nil {
 		return nil, err
 	}
@@ -127,6 +113,25 @@ func (o *ociRuntime) prepare(b *box, control, home *os.File) (birth, error) {
 			})
 		},
 	}}, nil
+}
+
+// ociBox describes box b to an OCI runtime. PID 1 needs the descriptors extraControl and extraAgent.
+func ociBox(b *box) oci.Box {
+	caps, _ := capsOf(b.spec)
+	return oci.Box{
+		Root:         b.root.Path(),
+		Dev:          b.root.Dev(),
+		UserNS:       fdPath(b.user),
+		IDBase:       b.lease.Base,
+		IDs:          idRange,
+		Hostname:     b.spec.Hostname,
+		Args:         []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraAgent), "agent"},
+		Env:          agentEnv,
+		UID:          agentID,
+		Capabilities: caps,
+		Masked:       rootfs.ProcPaths(rootfs.MaskedProc),
+		ReadOnly:     rootfs.ProcPaths(rootfs.ReadOnlyProc),
+	}
 }
 
 func (o *ociBirth) start() (initProcess, error) {

@@ -150,9 +150,13 @@ func (l *Launcher) openRuntimes(programs rpc.Runtimes) error {
 	if err != nil {
 		return err
 	}
+	runc := &ociRuntime{path: programs.OCI, agent: exe}
 	l.runtimes = map[kind]boxRuntime{
 		{spec.EngineNative, spec.IsolationNamespaces}: native{},
-		{spec.EngineOCI, spec.IsolationNamespaces}:    &ociRuntime{path: programs.OCI, agent: exe},
+		{spec.EngineOCI, spec.IsolationNamespaces}:    runc,
+	}
+	if l.containerd = l.openContainerd(programs, runc); l.containerd != nil {
+		l.runtimes[kind{spec.EngineContainerd, spec.IsolationNamespaces}] = l.containerd
 	}
 	return nil
 }

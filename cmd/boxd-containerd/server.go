@@ -1,0 +1,292 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/boxd/boxd/cgroups/stats"
+	"github.com/boxd/boxd/engine/containerd/proto"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
+)
+
+// The oldest containerd that boxd is tested with is Debian 12's.
+const (
+	oldestMajor = 1
+	oldestMinor = 6
+)
+
+// cleanTime bounds the removal of a container whose create failed.
+const cleanTime = 2 * time.Second
+
+// specType is the type of a runtime specification in containerd, see typeurl in its client.
+const specType = "types.containerd.io/opencontainers/runtime-spec/1/Spec"
+
+// server answers the requests of the launcher.
+type server struct {
+	address, state string
+
+	mu     sync.Mutex
+	client *client.Client // nil until it is needed, and after containerd was not reached
+}
+
+// errNoEngine marks errors after which other requests would fail as well.
+var errNoEngine = errors.New("containerd does not serve")
+
+// answer carries out one request.
+func (s *server) answer(typ byte, body []byte) (r proto.Reply) {
+	var q proto.Request
+	err := json.Unmarshal(body, &q)
+	if err == nil && q.Within <= 0 {
+		err = errors.New("request without a time")
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), proto.Namespace), q.Within)
+		defer cancel()
+		var c *client.Client
+		if c, err = s.connect(); err == nil {
+			r, err = s.handle(ctx, c, typ, q)
+		}
+		if err != nil && (ctx.Err() != nil || errdefs.IsDeadlineExceeded(err)) {
+			err = fmt.Errorf("%w: %q does not answer within %v", errNoEngine, s.address, q.Within.Round(100*time.Millisecond))
+		} else if errdefs.IsUnavailable(err) {
+			s.drop(c)
+			// What is wrong at the address now says more than what the client saw of it.
+			_, now := s.connect()
+			err = fmt.Errorf("%w: %w", errNoEngine, cmp.Or(now, err))
+		}
+	}
+	if err != nil {
+		r.Failure = &proto.Failure{Message: oneline.Error(err), NoEngine: errors.Is(err, errNoEngine)}
+	}
+	return r
+}
+
+func (s *server) handle(ctx context.Context, c *client.Client, typ byte, q proto.Request) (r proto.Reply, err error) {
+	switch typ {
+	case proto.TypeState:
+		r.State, err = state(ctx, c)
+	case proto.TypeCreate:
+		r.PID, err = create(ctx, c, q.ID, q.Create)
+	case proto.TypeStart:
+		var task client.Task
+		if task, err = taskOf(ctx, c, q.ID); err == nil {
+			err = task.Start(ctx)
+		}
+	case proto.TypeList:
+		var found []client.Container
+		found, err = c.Containers(ctx, fmt.Sprintf("labels.%q==%q", proto.LabelState, s.state))
+		for _, container := range found {
+			r.IDs = append(r.IDs, container.ID())
+		}
+	case proto.TypeStats:
+		r.Stats, err = usage(ctx, c, q.ID)
+	case proto.TypeRemove:
+		err = remove(ctx, c, q.ID)
+	default:
+		err = fmt.Errorf("request of unknown type %d", typ)
+	}
+	return r, err
+}
+
+// connect returns the client of this process, which it makes if necessary. The client connects
+// to containerd by itself, again and again; what connect checks is whether it may.
+func (s *server) connect() (*client.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		return s.client, nil
+	}
+	probe, err := s.dial(context.Background(), "")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoEngine, err)
+	}
+	probe.Close()
+	conn, err := grpc.NewClient("passthrough:///containerd",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a Unix socket, whose peer dial checks
+		grpc.WithContextDialer(s.dial))
+	if err != nil {
+		return nil, err
+	}
+	s.client, err = client.NewWithConn(conn)
+	return s.client, err
+}
+
+// drop forgets a client that has not reached containerd: it would wait longer and longer before
+// it tries again.
+func (s *server) drop(c *client.Client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client == c && c != nil {
+		s.client.Close()
+		s.client = nil
+	}
+}
+
+// dial connects to containerd, if that is a process of root: whoever it is gets to say which
+// process is PID 1 of a box, and what runs as root in the shim's place.
+func (s *server) dial(ctx context.Context, _ string) (net.Conn, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(s.address, &st); err != nil {
+		return nil, &os.PathError{Op: "lstat", Path: s.address, Err: err}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return nil, fmt.Errorf("%q: must be a socket", s.address)
+	case st.Uid != 0 || st.Mode&0o002 != 0:
+		return nil, fmt.Errorf("socket %q: it belongs to uid %d and has mode %#o, must be root's and not writable by others", s.address, st.Uid, st.Mode&0o7777)
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.address)
+	if err != nil {
+		return nil, err
+	}
+	peer, err := linux.PeerOf(conn.(*net.UnixConn))
+	if err == nil && peer.UID != 0 {
+		err = fmt.Errorf("socket %q: uid %d listens there, must be root", s.address, peer.UID)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func state(ctx context.Context, c *client.Client) (proto.State, error) {
+	v, err := c.Version(ctx)
+	if err != nil {
+		return proto.State{}, err
+	}
+	// Such as "1.6.20~ds1" and "v2.1.9".
+	majorText, rest, _ := strings.Cut(strings.TrimPrefix(v.Version, "v"), ".")
+	minorText, _, _ := strings.Cut(rest, ".")
+	major, err := strconv.Atoi(majorText)
+	minor, merr := strconv.Atoi(minorText)
+	if err != nil || merr != nil || major < oldestMajor || major == oldestMajor && minor < oldestMinor {
+		return proto.State{}, fmt.Errorf("%w: it is containerd %q, must be %d.%d or later", errNoEngine, v.Version, oldestMajor, oldestMinor)
+	}
+	return proto.State{Version: v.Version}, nil
+}
+
+// create makes a container and its task, and returns PID 1, which waits for Start. The container
+// has no snapshot and no image: its root is in the spec, and only its runtime sees it.
+func create(ctx context.Context, c *client.Client, id string, m *proto.Create) (pid int, err error) {
+	if m == nil {
+		return 0, errors.New("request without a container")
+	}
+	if _, err := state(ctx, c); err != nil {
+		return 0, err
+	}
+	if err := remove(ctx, c, id); err != nil {
+		return 0, fmt.Errorf("removing an earlier container %q: %w", id, err)
+	}
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+			defer cancel()
+			_ = remove(ctx, c, id) // the launcher asks for it again
+		}
+	}()
+	container, err := c.NewContainer(ctx, id,
+		client.WithRuntime(m.Runtime, &options.Options{BinaryName: m.Binary, Root: m.Root}),
+		client.WithContainerLabels(m.Labels),
+		func(_ context.Context, _ *client.Client, c *containers.Container) error {
+			c.Spec = &anypb.Any{TypeUrl: specType, Value: m.Spec}
+			return nil
+		})
+	if err != nil {
+		return 0, fmt.Errorf("creating container: %w", err)
+	}
+	task, err := container.NewTask(ctx, cio.NullIO)
+	if err != nil {
+		return 0, fmt.Errorf("creating task: %w", err)
+	}
+	return int(task.Pid()), nil
+}
+
+func taskOf(ctx context.Context, c *client.Client, id string) (client.Task, error) {
+	container, err := c.LoadContainer(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return container.Task(ctx, nil)
+}
+
+// remove removes a container and its task, if they exist. It kills PID 1.
+func remove(ctx context.Context, c *client.Client, id string) error {
+	container, err := c.LoadContainer(ctx, id)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	task, err := container.Task(ctx, nil)
+	if err == nil {
+		err = removeTask(ctx, task)
+	}
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("deleting task: %w", err)
+	}
+	if err := container.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("deleting container: %w", err)
+	}
+	return nil
+}
+
+func removeTask(ctx context.Context, task client.Task) error {
+	ended, err := task.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	if err := task.Kill(ctx, unix.SIGKILL); err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	select {
+	case status := <-ended:
+		if err := status.Error(); err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	_, err = task.Delete(ctx)
+	return err
+}
+
+func usage(ctx context.Context, c *client.Client, id string) (*proto.Stats, error) {
+	task, err := taskOf(ctx, c, id)
+	if err != nil {
+		return nil, err
+	}
+	metric, err := task.Metrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := typeurl.UnmarshalAny(metric.Data)
+	if err != nil {
+		return nil, err
+	}
+	u, err := stats.Of(metrics)
+	return &proto.Stats{Memory: u.Memory, PIDs: u.PIDs, CPU: u.CPU}, err
+}
