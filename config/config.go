@@ -40,7 +40,8 @@ type Config struct {
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`
 	// OCI names programs for Policy.Engines. Root passes them to the launcher, which executes them as root.
-	OCI OCI `yaml:"oci"`
+	OCI        OCI        `yaml:"oci"`
+	Containerd Containerd `yaml:"containerd"`
 
 	Policy policy.Config `yaml:",inline"`
 }
@@ -54,6 +55,13 @@ const (
 // OCI names the runtimes of engine "oci". An empty path: where distributions have the program.
 type OCI struct {
 	Runtime string `yaml:"runtime"` // runc, for isolation namespaces
+}
+
+// Containerd says which containerd engine "containerd" uses. Empty: its socket where distributions have it,
+// and io.containerd.runc.v2.
+type Containerd struct {
+	Address string `yaml:"address"` // path of its socket
+	Runtime string `yaml:"runtime"`
 }
 
 // Socket is the Unix socket for local clients.

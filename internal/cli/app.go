@@ -46,8 +46,9 @@ type EngineOptions struct {
 	InitPath string // the boxd-init binary
 	StateDir string // of locks and leases
 	DataDir  string // of the layers of images; empty: boxes have the host's root only
-	// OCI names runtimes of engine "oci".
-	OCI config.OCI
+	// OCI and Containerd are what engines of these names use.
+	OCI        config.OCI
+	Containerd config.Containerd
 	// AllowDegraded is that of boxes that unpack images.
 	AllowDegraded bool
 }

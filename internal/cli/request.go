@@ -28,7 +28,7 @@ type request struct {
 // request checks the flags and the arguments after them, and finds the image. It builds no box yet, so there is
 // nothing to undo.
 func (a *App) request(f *runFlags, args []string) (request, error) {
-	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir), OCI: a.oci()}}
+	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir), OCI: a.oci(), Containerd: a.containerd()}}
 	if err := f.check(args); err != nil {
 		return r, err
 	}
@@ -73,6 +73,11 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 // oci returns the runtimes that the environment names, in the variables of the daemon.
 func (a *App) oci() config.OCI {
 	return config.OCI{Runtime: a.env("", config.EnvPrefix+"OCI_RUNTIME")}
+}
+
+// containerd is oci for engine "containerd".
+func (a *App) containerd() config.Containerd {
+	return config.Containerd{Address: a.env("", config.EnvPrefix+"CONTAINERD_ADDRESS"), Runtime: a.env("", config.EnvPrefix+"CONTAINERD_RUNTIME")}
 }
 
 // check applies the rules between flags.

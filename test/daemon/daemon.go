@@ -27,8 +27,8 @@ type Config struct {
 	Dir string
 	// Runtime is the runtime directory. Empty: "run" in the state directory.
 	Runtime string
-	// Args are further arguments of "boxd serve".
-	Args []string
+	// Args are further arguments of "boxd serve", Env further variables of its environment.
+	Args, Env []string
 }
 
 // Daemon is a daemon that is running, or was killed and can be started again.
@@ -91,7 +91,7 @@ func (d *Daemon) spawn() error {
 	args := append([]string{"serve", "--state-dir", d.State(), "--runtime-dir", d.runtime(), "--init", d.Init}, d.Args...)
 	d.cmd = exec.Command(d.Boxd, args...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(d.Dir, "notify"))
+	d.cmd.Env = append(append(os.Environ(), d.Env...), "NOTIFY_SOCKET="+filepath.Join(d.Dir, "notify"))
 	// ^C at the terminal ends the tests, which then stop the daemon themselves.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return d.cmd.Start()

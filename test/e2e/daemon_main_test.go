@@ -57,6 +57,7 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	}
 	c.env = []string{"PATH=" + filepath.Dir(c.boxd) + ":" + os.Getenv("PATH"), "HOME=/root", "TERM=vt100",
 		"BOXD_INIT=" + c.init, "BOXD_SOCKET=" + d.socket()}
+	c.env = append(c.env, engineEnv...)
 	t.Cleanup(func() { d.notify.Close() })
 	t.Cleanup(func() {
 		d.end()

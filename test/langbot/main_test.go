@@ -55,7 +55,7 @@ func begin(t *testing.T, args ...string) *world {
 		t.Fatal(err)
 	}
 	args = append([]string{"--langbot-listen", "127.0.0.1:0", "--allow-mount-root", w.shared}, args...)
-	w.Daemon, w.api = daemon.ForTest(t, daemon.Config{Dir: dir, Args: args})
+	w.Daemon, w.api = daemon.ForTest(t, daemon.Config{Dir: dir, Args: args, Env: engineEnv})
 	if w.every, err = client.New(client.Options{Socket: w.Socket(), Tenant: "*"}); err != nil {
 		t.Fatal(err)
 	}
