@@ -156,6 +156,39 @@ func TestCancelGrace(t *testing.T) {
 	wantNoCommands(t, b)
 }
 
+// TestCancelGraceOfYoungCommand: a command that has just begun has its grace too, although its caller may
+// not have heard yet that it runs.
+func TestCancelGraceOfYoungCommand(t *testing.T) {
+	testutil.Long(t)
+	b := newBox(t, engine.Spec{})
+	for range 30 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out := &echo{heard: cancel}
+		cmd := shell(`trap 'echo heard; exit 7' TERM; echo ready; ` + testutil.SignalLoop)
+		cmd.Stdout, cmd.CancelGrace = out, patience
+		p, err := b.Start(ctx, cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := wait(t, p); r.Verdict != engine.Canceled || r.ExitCode != 7 || out.String() != "ready\nheard\n" {
+			t.Fatalf("%+v, %q", r, out.String())
+		}
+	}
+	wantNoCommands(t, b)
+}
+
+// echo is a writer that calls heard at each write.
+type echo struct {
+	strings.Builder
+	heard func()
+}
+
+func (e *echo) Write(b []byte) (int, error) {
+	defer e.heard()
+	return e.Builder.Write(b)
+}
+
 // TestSignal: a signal goes to the first process, as kill(1) would send it.
 func TestSignal(t *testing.T) {
 	testutil.Long(t)
