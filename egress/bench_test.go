@@ -16,8 +16,8 @@ import (
 )
 
 // start runs a proxy in a process of its own and returns its address and process, and what
-// shuts it down and returns how long Shut took.
-func start(t testing.TB) (addr string, pid int, shut func() time.Duration) {
+// shuts it down and returns how long Shut took, and how much processor time.
+func start(t testing.TB) (addr string, pid int, shut func() (took, cpu time.Duration)) {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), serveEnv+"=1")
 	cmd.Stderr = os.Stderr
@@ -34,14 +34,18 @@ func start(t testing.TB) (addr string, pid int, shut func() time.Duration) {
 		}
 		return strings.TrimSpace(line)
 	}
-	shut = sync.OnceValue(func() time.Duration {
+	shut = sync.OnceValues(func() (took, cpu time.Duration) {
 		in.Close()
-		took, err := time.ParseDuration(read())
+		wall, used, _ := strings.Cut(read(), " ")
+		took, err := time.ParseDuration(wall)
+		if err == nil {
+			cpu, err = time.ParseDuration(used)
+		}
 		if err != nil {
 			t.Error(err)
 		}
 		cmd.Wait()
-		return took
+		return took, cpu
 	})
 	t.Cleanup(func() { shut() })
 	return read(), cmd.Process.Pid, shut
@@ -190,20 +194,24 @@ func BenchmarkOpenConnections(b *testing.B) {
 func BenchmarkShut(b *testing.B) {
 	w := newWorld(b)
 	target := w.sink(func(c *net.TCPConn) { io.Copy(io.Discard, struct{ io.Reader }{c}) })
-	var times []float64
+	var times, cpus []float64
 	for b.Loop() {
 		addr, _, shut := start(b)
 		held := make([]net.Conn, 4000)
 		for i := range held {
 			held[i] = through(b, addr, target)
 		}
-		times = append(times, float64(shut().Microseconds())/1e3)
+		took, cpu := shut()
+		times = append(times, took.Seconds()*1e3)
+		cpus = append(cpus, cpu.Seconds()*1e6/float64(len(held)))
 		for _, c := range held {
 			c.Close()
 		}
 	}
 	slices.Sort(times)
+	slices.Sort(cpus)
 	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(cpus[len(cpus)/2], "cpu-µs/connection")
 	b.ReportMetric(times[len(times)/2], "p50-ms")
 	b.ReportMetric(times[len(times)-1], "max-ms")
 }

@@ -55,6 +55,9 @@ var parking struct {
 type parked struct {
 	*direction
 	idle *time.Timer
+	// still: the kernel has sent all that was written to dst, so nothing moves there before the direction is
+	// resumed.
+	still bool
 }
 
 // resume runs the direction again.
@@ -105,7 +108,7 @@ func park(d *direction) error {
 		return err
 	}
 	left, _ := d.f.patience() // with mu held: either this sees the rules of a SetRules, or it finds d in waiting
-	parking.waiting[number] = &parked{d, time.AfterFunc(left, func() {
+	parking.waiting[number] = &parked{direction: d, still: unsent(d.dst) == 0, idle: time.AfterFunc(left, func() {
 		if p := take(number); p != nil {
 			p.resume()
 		}
@@ -118,12 +121,14 @@ func take(number uint64) *parked {
 	parking.mu.Lock()
 	defer parking.mu.Unlock()
 	p := parking.waiting[number]
-	delete(parking.waiting, number)
-	leaveLocked()
+	if p != nil {
+		delete(parking.waiting, number)
+		leaveLocked()
+	}
 	return p
 }
 
-// takeParked returns the parked directions that fit, which the caller resumes.
+// takeParked returns the parked directions that fit. The caller resumes them, and calls leave.
 func takeParked(fits func(*parked) bool) (taken []*parked) {
 	parking.mu.Lock()
 	defer parking.mu.Unlock()
@@ -133,11 +138,17 @@ func takeParked(fits func(*parked) bool) (taken []*parked) {
 			delete(parking.waiting, number)
 		}
 	}
-	leaveLocked()
 	return taken
 }
 
-// leaveLocked ends the goroutine that waits if it waits for nothing.
+// leave ends the goroutine that waits if it waits for nothing. Then the kernel takes every socket from its list, which
+// Shut has no time for.
+func leave() {
+	parking.mu.Lock()
+	defer parking.mu.Unlock()
+	leaveLocked()
+}
+
 func leaveLocked() {
 	if len(parking.waiting) == 0 && parking.epoll != nil {
 		parking.epoll.Close()

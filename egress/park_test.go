@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,6 +93,78 @@ func TestParked(t *testing.T) {
 	if parking.epoll != nil || len(parking.waiting) != 0 {
 		t.Errorf("%d directions are parked at the end", len(parking.waiting))
 	}
+}
+
+// TestShutParked: after Shut no byte of a parked tunnel moves, also none that the kernel had taken for a program that
+// does not read, and every such tunnel ends at both sides.
+func TestShutParked(t *testing.T) {
+	w := shop(t)
+	const queued = receiveBuffer // more than a program's queue takes, and less than both queues
+	servers, counted := make(chan *net.TCPConn, 40), make(chan bool)
+	w.place(public1+":9", w.sink(func(c *net.TCPConn) {
+		var kind [1]byte
+		io.ReadFull(c, kind[:])
+		if kind[0] == 'q' {
+			c.Write(make([]byte, queued))
+		}
+		servers <- c
+		io.Copy(io.Discard, struct{ io.Reader }{c})
+		servers <- c
+		<-counted // then it is closed
+	}))
+	t.Cleanup(func() { close(counted) })
+	b := w.box(Config{Rules: allowing("shop.example:9")})
+	var clients []*net.TCPConn
+	open := func(kind string) {
+		c, r := b.tunnel("shop.example:9")
+		if r.StatusCode != 200 {
+			t.Fatal(r.Status)
+		}
+		c.SetReadBuffer(4 << 10)
+		io.WriteString(c, kind)
+		clients = append(clients, c)
+	}
+	for range 10 {
+		open("idle")
+		open("queue")
+	}
+	var ends []*net.TCPConn
+	for range clients {
+		ends = append(ends, <-servers)
+	}
+	// A direction waits while the queue is full, and is parked when the rest fits.
+	eventually(t, "all directions are parked", func() bool { return parkedOf(b) == 2*len(clients) })
+	moving := 0
+	parking.mu.Lock()
+	for _, d := range parking.waiting {
+		if !d.still {
+			moving++
+		}
+	}
+	parking.mu.Unlock()
+	if moving != 10 {
+		t.Errorf("the kernel has bytes to send in %d parked directions, want 10", moving)
+	}
+	b.Shut()
+	ends = append(ends, clients...)
+	var before []uint64
+	for _, c := range ends {
+		before = append(before, received(t, c))
+	}
+	for range clients {
+		<-servers // its connection has ended
+	}
+	for _, c := range clients {
+		if _, err := io.Copy(io.Discard, struct{ io.Reader }{c}); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the end of a tunnel for the program: %v", err)
+		}
+	}
+	for i, c := range ends {
+		if after := received(t, c); after != before[i] {
+			t.Errorf("connection %d: %d bytes when Shut had returned, %d afterwards", i, before[i], after)
+		}
+	}
+	b.Wait()
 }
 
 // TestParkedIdle: a parked tunnel ends after its idle time, by the timer alone.

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -176,6 +175,7 @@ func (p *Proxy) SetRules(r rules.Rules) error {
 		for _, d := range takeParked(func(d *parked) bool { return d.f.p == p }) {
 			go d.resume()
 		}
+		leave()
 	}
 	// Those that wait for a next request; closing them takes p.mu.
 	old.transport.CloseIdleConnections()
@@ -185,8 +185,8 @@ func (p *Proxy) SetRules(r rules.Rules) error {
 // Shut turns the network off for good: it closes the listeners and resets every connection,
 // also those that are being established or that the kernel still sends for. After it returns
 // no byte moves in either direction; bytes that the kernel had not sent yet are dropped. It
-// does not wait for Observe and for descriptors (see [Proxy.Wait]) and may be called several
-// times.
+// does not wait for Observe, for descriptors (see [Proxy.Wait]), or for the resets by which
+// programs in the box learn that idle connections have ended. It may be called several times.
 func (p *Proxy) Shut() {
 	p.mu.Lock()
 	p.shut = true
@@ -197,23 +197,33 @@ func (p *Proxy) Shut() {
 	for f := range p.flows {
 		f.reasonLocked("the network was turned off")
 	}
-	parked := takeParked(func(d *parked) bool { return d.f.p == p }) // thousands of goroutines that wake up would only be in the way
-	// A reset takes 9 µs, in which the kernel tells the peer.
-	all := slices.Collect(maps.Keys(p.conns))
-	var wg sync.WaitGroup
-	for part := range slices.Chunk(all, len(all)/runtime.GOMAXPROCS(0)+1) {
-		wg.Go(func() {
-			for _, c := range part {
-				reset(c)
-			}
-		})
+	// A parked direction moves nothing until it is resumed. So no byte leaves an idle tunnel towards its program any
+	// more, and the reset of that side, which is half of the work if thousands are idle, can wait.
+	idle := takeParked(func(d *parked) bool { return d.f.p == p })
+	later := make(map[*net.TCPConn]bool, len(idle)/2)
+	for _, d := range idle {
+		if d.still && !p.conns[d.dst] {
+			later[d.dst] = true
+		}
 	}
-	wg.Wait()
+	now := make([]*net.TCPConn, 0, len(p.conns))
+	for c := range p.conns {
+		if !later[c] {
+			now = append(now, c)
+		}
+	}
+	resetAll(now)
 	p.mu.Unlock()
-	for part := range slices.Chunk(parked, maxHeads) {
+	if len(idle) > 0 {
 		go func() {
-			for _, d := range part {
-				d.resume()
+			resetAll(slices.Collect(maps.Keys(later)))
+			leave()
+			for part := range slices.Chunk(idle, maxHeads) {
+				go func() {
+					for _, d := range part {
+						d.resume()
+					}
+				}()
 			}
 		}()
 	}

@@ -2,6 +2,9 @@ package egress
 
 import (
 	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -42,7 +45,8 @@ func reset(c *net.TCPConn) {
 	var errno syscall.Errno
 	err = raw.Control(func(fd uintptr) {
 		unspecified := syscall.RawSockaddr{Family: syscall.AF_UNSPEC}
-		_, _, errno = syscall.Syscall(syscall.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&unspecified)), unsafe.Sizeof(unspecified))
+		// It does not block. Syscall would let the goroutines run that each reset wakes.
+		_, _, errno = syscall.RawSyscall(syscall.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&unspecified)), unsafe.Sizeof(unspecified))
 	})
 	if err != nil || errno != 0 {
 		c.SetLinger(0)
@@ -50,7 +54,29 @@ func reset(c *net.TCPConn) {
 		for _, d := range takeParked(func(d *parked) bool { return d.src == c }) {
 			go d.resume() // close(2) is no event of epoll
 		}
+		leave()
 	}
+}
+
+// resetAll resets connections on all processors. A reset takes 9 µs, in which the kernel tells the peer.
+func resetAll(conns []*net.TCPConn) {
+	const share = 16 // of a processor at a time: on a busy host, one has done much when another comes to its turn
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(conns)/share+1) {
+		wg.Go(func() {
+			for {
+				end := int(next.Add(share))
+				if end-share >= len(conns) {
+					return
+				}
+				for _, c := range conns[end-share : min(end, len(conns))] {
+					reset(c)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // unsent returns a number that falls while the kernel sends what is queued on c, and 0 when

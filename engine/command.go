@@ -41,7 +41,8 @@ type Command struct {
 	// Grace is the time between SIGTERM and SIGKILL; 0 means DefaultGrace.
 	Grace time.Duration
 	// CancelGrace is the time between SIGTERM and SIGKILL when the context of Start is
-	// cancelled. 0 means SIGKILL at once.
+	// cancelled. 0 means SIGKILL at once. If the context is cancelled during Start, the same
+	// time bounds the rest of Start, because the program may run already.
 	CancelGrace time.Duration
 	// OutputLimit is the maximum number of bytes on Stdout and on Stderr, each. A command
 	// that writes more is killed. 0 means no limit.

@@ -73,6 +73,7 @@ var cases = []testCase{
 	{"TimeoutNotReached", engine.CanEnd, (*suite).timeoutNotReached, flags{long: true}},
 	{"Cancel", engine.CanKillTree, (*suite).cancel, flags{long: true}},
 	{"CancelGrace", engine.CanEnd, (*suite).cancelGrace, flags{long: true, waits: true}},
+	{"CancelGraceOfYoung", engine.CanEnd, (*suite).cancelGraceOfYoung, flags{long: true, waits: true}},
 	{"Signal", engine.CanExitStatus, (*suite).signal, flags{long: true}},
 	{"SignalOtherUser", engine.CanEnd, (*suite).signalOtherUser, flags{long: true}},
 	{"Background", engine.CanKillTree, (*suite).background, flags{}},

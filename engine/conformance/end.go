@@ -151,6 +151,38 @@ func (e *suite) cancelGrace(t testing.TB) {
 	e.wantNoCommands(t, b)
 }
 
+// cancelGraceOfYoung: a command that has just begun has its grace too, although its caller may not
+// have heard yet that it runs.
+func (e *suite) cancelGraceOfYoung(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	for range 30 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out := &echo{heard: cancel}
+		cmd := boxtest.Shell(`trap 'echo heard; exit 7' TERM; echo ready; ` + testutil.SignalLoop)
+		cmd.Stdout, cmd.CancelGrace = out, boxtest.Patience
+		p, err := b.Start(ctx, cmd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := boxtest.Wait(t, p); r.Verdict != engine.Canceled || r.ExitCode != 7 || out.String() != "ready\nheard\n" {
+			t.Fatalf("%+v, %q", r, out.String())
+		}
+	}
+	e.wantNoCommands(t, b)
+}
+
+// echo is a writer that calls heard at each write.
+type echo struct {
+	strings.Builder
+	heard func()
+}
+
+func (e *echo) Write(b []byte) (int, error) {
+	defer e.heard()
+	return e.Builder.Write(b)
+}
+
 // signal: a signal goes to the first process, as kill(1) would send it.
 func (e *suite) signal(t testing.TB) {
 	b := e.create(t, engine.Spec{})

@@ -303,6 +303,51 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 	}
 }
 
+// TestCancelWhileStarting: a command whose start is under way when its context ends is started if it has
+// a grace, so that its end is the same as later. An agent that never answers does not delay the end
+// for longer than the grace.
+func TestCancelWhileStarting(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		grace   time.Duration
+		answers bool
+	}{
+		{"in time", hangs, true},
+		{"never", 50 * time.Millisecond, false},
+		{"without grace", 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, i := withImpostor(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			i.acts.Go(func() {
+				f := i.spawn()
+				f.Close()
+				cancel()
+				if c.answers {
+					i.say(started(f.ID), exited(f.ID, uint32(unix.SIGTERM)))
+				}
+			})
+			within(t, "running a command", func() {
+				p, err := b.Start(ctx, engine.Command{Args: []string{"x"}, CancelGrace: c.grace})
+				if !c.answers {
+					if !errors.Is(err, context.Canceled) {
+						t.Errorf("Start: %v, want that its context has ended", err)
+					}
+					return
+				}
+				if err != nil {
+					t.Errorf("Start: %v", err)
+					return
+				}
+				if r, err := p.Wait(); err != nil || r.Signal != unix.SIGTERM {
+					t.Errorf("%+v, %v", r, err)
+				}
+			})
+		})
+	}
+}
+
 // TestDeafAgent: an agent that reads no requests does not block its client forever.
 func TestDeafAgent(t *testing.T) {
 	b, _ := withImpostor(t)

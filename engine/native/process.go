@@ -111,26 +111,39 @@ func (p *process) start(ctx context.Context) error {
 }
 
 // awaitStart waits until the program runs. If it gives up, it kills whatever was started.
+//
+// The program may have run for a while when the agent's answer is read. So if ctx ends first, a
+// command with a CancelGrace still gets its SIGTERM: awaitStart waits for the answer, at most for
+// the grace, and leaves the rest to supervise.
 func (p *process) awaitStart(ctx context.Context) error {
 	defer p.io.closeChild()
 	timer := time.NewTimer(startDeadline)
 	defer timer.Stop()
-	select {
-	case failed := <-p.started:
-		p.box.slots.refill()
-		return p.box.startError(&p.cmd, failed)
-	case <-p.lost:
+	canceled := ctx.Done()
+	var hurry <-chan time.Time
+	for {
 		select {
-		case failed := <-p.started: // the agent's last message
+		case failed := <-p.started:
+			p.box.slots.refill()
 			return p.box.startError(&p.cmd, failed)
-		default:
+		case <-p.lost:
+			select {
+			case failed := <-p.started: // the agent's last message
+				return p.box.startError(&p.cmd, failed)
+			default:
+			}
+			return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, engine.ErrMayHaveRun)
+		case <-canceled:
+			if p.cmd.CancelGrace == 0 {
+				return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
+			}
+			canceled, hurry = nil, time.After(p.cmd.CancelGrace)
+		case <-hurry:
+			return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
+		case <-timer.C:
+			err := fmt.Errorf("starting command in box %q: no answer in %v: %w: %w", p.box.id, startDeadline, engine.ErrBoxLost, engine.ErrMayHaveRun)
+			return errors.Join(err, p.kill(unix.SIGKILL))
 		}
-		return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, engine.ErrMayHaveRun)
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
-	case <-timer.C:
-		err := fmt.Errorf("starting command in box %q: no answer in %v: %w: %w", p.box.id, startDeadline, engine.ErrBoxLost, engine.ErrMayHaveRun)
-		return errors.Join(err, p.kill(unix.SIGKILL))
 	}
 }
 

