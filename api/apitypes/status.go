@@ -16,6 +16,7 @@ type Status struct {
 	Processes int            `json:"processes" doc:"Managed processes that are running."`
 	Execs     int            `json:"execs" doc:"Execs that are running."`
 	Engine    Health         `json:"engine"`
+	Langbot   *Health        `json:"langbot,omitempty" doc:"Whether LangBot can use the daemon: what its protocol's /readyz says. Absent: langbot.listen is not configured."`
 	Warnings  []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
 	Audit     *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota     []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
