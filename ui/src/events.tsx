@@ -15,13 +15,14 @@ function Details(p: { of: BoxEvent }) {
   return <code class="wrap">{text.length > 300 ? `${text.slice(0, 300)}…` : text}</code>;
 }
 
-export function EventList(p: { events: BoxEvent[] }) {
+export function EventList(p: { events: BoxEvent[]; inSession?: boolean }) {
   const [filter, setFilter] = useState("");
+  const Title = p.inSession ? "h2" : "h1";
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const found = p.events.filter((e) => words.every((w) => `${e.type} ${e.tenant ?? ""} ${e.session ?? ""} ${e.process ?? ""}`.toLowerCase().includes(w)));
   return (
     <>
-      <h1 class="sub">{t("nav.events")} <small class="dim">{t("since")}</small></h1>
+      <Title>{t("nav.events")} <small class="dim">{t("since")}</small></Title>
       <div class="bar"><input type="search" aria-label={t("filter")} placeholder={t("filter")} value={filter} onInput={(e) => setFilter(e.currentTarget.value)} /></div>
       <Table
         caption={t("nav.events")}

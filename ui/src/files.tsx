@@ -25,7 +25,7 @@ let transferID = 0;
 
 export function Files(p: { session: Session; path: string }) {
   const s = p.session;
-  const dir = p.path || s.workspace_target;
+  const dir = p.path || (s.workspace_mode === "none" ? "/" : s.workspace_target);
   const base = `${sessionPath(s)}/files`;
   const loaded = useLoad((signal) => get<{ files: FileInfo[]; truncated?: boolean }>(`${base}?path=${encodeURIComponent(dir)}`, { tenant: s.tenant, signal }), [s.tenant, s.id, dir]);
   const [transfers, setTransfers] = useState<Transfer[]>([]);

@@ -16,6 +16,7 @@ interface Page {
 
 export function History(p: { session?: Session }) {
   const s = p.session;
+  const Title = s ? "h2" : "h1";
   const path = s ? `${sessionPath(s)}/execs` : "/v1/execs";
   const tenant = s?.tenant ?? listTenant();
   const [verdict, setVerdict] = useState("");
@@ -36,7 +37,7 @@ export function History(p: { session?: Session }) {
   if (!s) columns.splice(1, 0, { label: t("session"), wide: true, cell: (e) => <><a href={sessionHref({ tenant: e.tenant, id: e.session })}>{e.session}</a>{login?.all_tenants && <span class="dim"> {e.tenant}</span>}</> });
   return (
     <>
-      <h1 class="sub">{t("nav.history")}</h1>
+      <Title>{t("nav.history")}</Title>
       <div class="bar">
         <label class="inline">
           {t("verdict")}{" "}

@@ -14,9 +14,16 @@ import "./sheet";
 const renewEvery = 5 * 60_000; // ms; a login lasts 30 minutes unless it is renewed
 const keptEvents = 1000;
 
-/** The parts of the address behind "#/". */
+/** The parts of the address behind "#/"; none, if it is not one of this page's. */
+function parts(): string[] {
+  try {
+    return location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return [];
+  }
+}
+
 function useRoute(): string[] {
-  const parts = () => location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
   const [route, setRoute] = useState(parts);
   useEffect(() => {
     const f = () => setRoute(parts());

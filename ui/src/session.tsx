@@ -55,7 +55,7 @@ export function SessionView(p: { tenant: string; id: string; tab: string; arg: s
           ) : p.tab === "history" ? (
             <History session={s} />
           ) : p.tab === "events" ? (
-            <EventList events={p.events.filter(mine)} />
+            <EventList events={p.events.filter(mine)} inSession />
           ) : (
             <Overview session={s} />
           )}

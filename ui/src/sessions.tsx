@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, listTenant, login, mayChange, request, sessionPath, type BoxEvent, type Profile, type Session } from "./api";
 import { ago, bytes, length, limit, number } from "./format";
 import { t } from "./i18n";
-import { Confirm, Field, FormDialog, Loading, State, Table, useLoad, useNow, type Column } from "./parts";
+import { Badge, Confirm, Field, FormDialog, Loading, State, Table, useLoad, useNow, type Column } from "./parts";
 
 const pageSize = 50; // sessions on a page: what a browser draws without delay
 const soon = 60; // seconds; a session that ends sooner is marked
@@ -146,7 +146,7 @@ export function Sessions(p: { events: BoxEvent[]; epoch: number }) {
         </>
       ),
     },
-    { label: t("state"), cell: (s) => <State state={s.state} /> },
+    { label: t("state"), cell: (s) => <><State state={s.state} /> {s.sensitive && <Badge kind="warn">{t("sensitive")}</Badge>}</> },
     { label: t("image"), wide: true, cell: (s) => s.image ?? "" },
     { label: t("limits"), cell: (s) => <>{limit(s.cpus, (n) => `${number(n, 2)} CPU`)} · {limit(s.memory, bytes)}<div class="dim">{limit(s.pids, (n) => `${number(n)} PID`)}</div></> },
     { label: t("network"), cell: (s) => (s.network ? (s.network_off ? t("offNow") : t("on")) : t("off")) },

@@ -32,6 +32,7 @@ export function StatusView() {
             {s.langbot ? <Part name={t("connector")} ok={s.langbot.ok} reason={s.langbot.reason} /> : <li><strong>{t("connector")}</strong> <span class="dim">{t("notConfigured")}</span></li>}
             {s.audit && <Part name={t("auditLog")} ok={s.audit.ok} reason={s.audit.reason} text={t("entries", { n: number(s.audit.seq) })} />}
           </ul>
+          <p class="dim">{t("doctor")}</p>
           <p>
             {Object.entries(s.sessions).map(([state, n]) => <span key={state} class="label">{t(`state.${state}` as Key)}: {number(n)}</span>)}
             <span class="label">{t("tab.processes")}: {number(s.processes)}</span>
@@ -45,7 +46,7 @@ export function StatusView() {
           )}
           <section aria-labelledby="quota-title">
             <h2 id="quota-title">{t("quotas")}</h2>
-            <div class="meters">{s.quota?.map((q) => <Meter key={q.name} label={q.name} used={q.in_use} limit={q.limit} format={ofBytes.has(q.name) ? bytes : (n) => number(n, 2)} />)}</div>
+            <div class="meters">{s.quota?.map((q) => <Meter key={q.name} label={t(`quota.${q.name}` as Key)} used={q.in_use} limit={q.limit} format={ofBytes.has(q.name) ? bytes : (n) => number(n, 2)} />)}</div>
           </section>
         </>
       )}
