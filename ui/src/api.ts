@@ -142,22 +142,75 @@ export async function signIn(token: string): Promise<void> {
 
 /** Finds out whether this page is signed in already, and makes the login last longer. */
 export async function renew(): Promise<void> {
+  const used = secret();
   try {
     const l = await get<Login>("/v1/login");
     if (JSON.stringify({ ...l, expires_at: "" }) !== JSON.stringify({ ...login, expires_at: "", page: undefined })) setLogin(l);
   } catch (e) {
     if (!(e instanceof APIError && e.status === 401)) throw e;
+    if (!used) return;
+    // What is left of an ended login must not hide a client certificate.
+    if (secret() === used) localStorage.setItem(secretKey, "");
+    await renew();
   }
 }
+
+// Signing in or out in one tab is that of all.
+addEventListener("storage", (e) => {
+  if (e.key !== secretKey) return;
+  if (e.newValue === null) location.reload();
+  else void renew().catch(() => undefined);
+});
 
 export async function signOut(): Promise<void> {
   await request("/v1/login", { method: "DELETE" });
   localStorage.removeItem(secretKey);
-  setLogin(null);
+  location.reload(); // nothing stays of what was shown
 }
 
 const firstPause = 500; // ms before a lost stream is asked for again; it doubles
 const longestPause = 10_000;
+
+const hiddenFor = 10_000; // ms after which a hidden page gives its connection back: browsers have six for all pages of an origin
+
+/** Ends when the page has been hidden for a while, or with signal. */
+function whileVisible(signal: AbortSignal): { signal: AbortSignal; done(): void } {
+  const stop = new AbortController();
+  let timer = 0;
+  const look = () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(() => stop.abort(), hiddenFor);
+  };
+  const end = () => stop.abort();
+  document.addEventListener("visibilitychange", look);
+  signal.addEventListener("abort", end);
+  look();
+  return {
+    signal: stop.signal,
+    done() {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", look);
+      signal.removeEventListener("abort", end);
+    },
+  };
+}
+
+/** Waits for an event of the document or the login, or for the end of signal. */
+function until(ready: () => boolean, signal: AbortSignal): Promise<void> {
+  return new Promise((done) => {
+    const look = () => {
+      if (!ready() && !signal.aborted) return;
+      stop();
+      document.removeEventListener("visibilitychange", look);
+      signal.removeEventListener("abort", look);
+      done();
+    };
+    const stop = onLogin(look);
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look);
+    look();
+  });
+}
 
 /**
  * Follows the events of the daemon until signal ends, over lost connections and new logins. missed is called
@@ -167,16 +220,11 @@ export async function follow(event: (e: BoxEvent) => void, missed: () => void, s
   let last = "";
   let wait = firstPause;
   while (!signal.aborted) {
+    await until(() => login !== null && !document.hidden, signal);
+    const visible = whileVisible(signal);
     try {
-      if (!login) {
-        await new Promise<void>((done) => {
-          const stop = onLogin(() => login && (stop(), done()));
-          signal.addEventListener("abort", () => (stop(), done()), { once: true });
-        });
-        continue;
-      }
       const h = headers(listTenant(), last ? { "Last-Event-ID": last } : {});
-      const r = await checked(await fetch("/v1/events", { headers: h, signal, cache: "no-store" }));
+      const r = await checked(await fetch("/v1/events", { headers: h, signal: visible.signal, cache: "no-store" }));
       if (!last) missed();
       for await (const block of blocks(r.body!)) {
         wait = firstPause;
@@ -188,6 +236,7 @@ export async function follow(event: (e: BoxEvent) => void, missed: () => void, s
     } catch {
       // A connection that was lost or refused is asked for again.
     }
+    visible.done();
     await pause(wait, signal);
     wait = Math.min(2 * wait, longestPause);
   }

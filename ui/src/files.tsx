@@ -3,7 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import { download, get, mayChange, request, sessionPath, upload, type FileInfo, type Session } from "./api";
 import { bytes, percent, time } from "./format";
 import { t, type Key } from "./i18n";
-import { Confirm, explain, Field, FormDialog, Loading, Table, useLoad } from "./parts";
+import { Confirm, explain, Field, FormDialog, Loading, say, Table, useLoad } from "./parts";
 import { sessionHref } from "./sessions";
 
 /** The path of a file for a URL. Names are bytes, of which the API has a second form where they are not UTF-8. */
@@ -40,8 +40,10 @@ export function Files(p: { session: Session; path: string }) {
     try {
       await run((done) => set({ done }), one.stop.signal);
       set({ state: "done", done: size });
+      say(t("transferred", { name }));
     } catch (e) {
       set({ state: "failed", error: explain(e) });
+      say(`${name}: ${explain(e)}`, true);
     }
   };
   // One after the other: several at once are not faster, and count as many requests.
@@ -90,7 +92,7 @@ export function Files(p: { session: Session; path: string }) {
           </>
         )}
       </div>
-      <div role="status">
+      <div>
         {transfers.map((one) => (
           <p key={one.id} class="transfer">
             {t(`${one.what}Of` as Key, { name: one.name })}{" "}

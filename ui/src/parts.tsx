@@ -137,13 +137,17 @@ export async function act(what: () => Promise<unknown>, done?: string): Promise<
   }
 }
 
-/** A modal dialog. The browser keeps the focus in it, and gives it back. */
+/** A modal dialog. The browser keeps the focus in it; behind it the focus is where it was. */
 export function Dialog(p: { title: string; onClose(): void; children: ComponentChildren; fixed?: boolean }) {
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const d = ref.current!;
+    const before = document.activeElement;
     d.showModal();
-    return () => d.close();
+    return () => {
+      d.close();
+      if (before instanceof HTMLElement && before.isConnected) before.focus();
+    };
   }, []);
   return (
     <dialog
@@ -256,25 +260,32 @@ export interface Column<T> {
   hidden?: boolean; // the label is for screen readers only
 }
 
+const rowsAtFirst = 200; // of a table; more are drawn on request
+
 /** A table; on a narrow screen each row is a card, with the labels beside the values. */
 export function Table<T>(p: { caption: string; rows: T[]; columns: Column<T>[]; id(row: T): string | number; empty: string }) {
+  const [most, setMost] = useState(rowsAtFirst);
   if (p.rows.length === 0) return <p class="dim">{p.empty}</p>;
+  const hidden = p.rows.length - most;
   return (
-    <table role="table">
-      <caption class="unseen">{p.caption}</caption>
-      <thead role="rowgroup">
-        <tr role="row">
-          {p.columns.map((c) => <th key={c.label} role="columnheader" scope="col"><span class={c.hidden ? "unseen" : ""}>{c.label}</span></th>)}
-        </tr>
-      </thead>
-      <tbody role="rowgroup">
-        {p.rows.map((r) => (
-          <tr key={p.id(r)} role="row">
-            {p.columns.map((c) => <td key={c.label} role="cell" data-label={c.hidden ? "" : c.label} class={c.wide ? "wide" : ""}>{c.cell(r)}</td>)}
+    <>
+      <table role="table">
+        <caption class="unseen">{p.caption}</caption>
+        <thead role="rowgroup">
+          <tr role="row">
+            {p.columns.map((c) => <th key={c.label} role="columnheader" scope="col"><span class={c.hidden ? "unseen" : ""}>{c.label}</span></th>)}
           </tr>
-        ))}
-      </tbody>
-    </table>
+        </thead>
+        <tbody role="rowgroup">
+          {p.rows.slice(0, most).map((r) => (
+            <tr key={p.id(r)} role="row">
+              {p.columns.map((c) => <td key={c.label} role="cell" data-label={c.hidden ? "" : c.label} class={c.wide ? "wide" : ""}>{c.cell(r)}</td>)}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {hidden > 0 && <p><button type="button" onClick={() => setMost(most + rowsAtFirst)}>{t("showMore", { n: hidden })}</button></p>}
+    </>
   );
 }
 

@@ -146,7 +146,8 @@ function LogPane(p: { session: Session; process: Process }) {
           if (n === stream) {
             all += decoder.decode(piece, { stream: true });
             if (all.length > keptText) {
-              setGone((sum) => sum + all.length - keptText);
+              const cut = all.length - keptText;
+              setGone((sum) => sum + cut);
               all = all.slice(-keptText);
             }
             drawn ||= setTimeout(draw, 100);

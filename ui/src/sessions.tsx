@@ -92,10 +92,12 @@ function Create(p: { onClose(): void; onCreated(s: Session): void }) {
   );
 }
 
+const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0);
+
 const orders: Record<"newest" | "ending" | "id", (a: Session, b: Session) => number> = {
-  newest: (a, b) => b.created_at.localeCompare(a.created_at),
-  ending: (a, b) => (a.expires_at ?? "~").localeCompare(b.expires_at ?? "~"),
-  id: (a, b) => a.id.localeCompare(b.id) || a.tenant.localeCompare(b.tenant),
+  newest: (a, b) => compare(b.created_at, a.created_at),
+  ending: (a, b) => compare(a.expires_at ?? "~", b.expires_at ?? "~"),
+  id: (a, b) => compare(a.id, b.id) || compare(a.tenant, b.tenant),
 };
 
 const listReload = 1000; // ms between two loads of the list, whatever happens meanwhile
