@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -300,5 +304,41 @@ func TestPage(t *testing.T) {
 		if resp, body := f.raw("GET", path, "", ""); checkProblem(t, resp, body).Status != 404 && resp.StatusCode != 400 {
 			t.Errorf("%s: %d", path, resp.StatusCode)
 		}
+	}
+}
+
+// With a client certificate a page needs no token: it sends an empty secret, and no cookie.
+func TestPageWithCertificate(t *testing.T) {
+	ca, caKey := certificate(t, pkix.Name{CommonName: "ca"}, nil, nil)
+	server, serverKey := certificate(t, pkix.Name{CommonName: "localhost"}, ca, caKey)
+	cert, key := certificate(t, pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"operator"}}, ca, caKey)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
+	f := serve(t, func(o *Options, _ *policy.Config) { o.Auth.ClientCerts = true })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go f.Serve(l, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{server.Raw}, PrivateKey: serverKey}}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven})
+	f.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	f.base = "https://localhost:" + port
+	page := []string{PageHeader, "", "Sec-Fetch-Site", "same-origin"}
+	if resp, body := f.raw("GET", loginPath, "", "", page...); resp.StatusCode != 200 || !strings.Contains(string(body), `"role":"operator"`) || strings.Contains(string(body), "expires_at") || len(resp.Cookies()) != 0 {
+		t.Errorf("%d %s %v", resp.StatusCode, body, resp.Cookies())
+	}
+	if p := f.problem("GET", loginPath, "", "", PageHeader, "left of another login", "Sec-Fetch-Site", "same-origin"); p.Code != apitypes.CodeUnauthenticated {
+		t.Errorf("%+v", p)
+	}
+	if p := f.problem("GET", loginPath, "", "", PageHeader, "", "Sec-Fetch-Site", "cross-site"); p.Code != apitypes.CodeForbidden {
+		t.Errorf("%+v", p)
+	}
+	// Who signs in with a token nevertheless is whom the token stands for, with a cookie for TLS only.
+	cookie, secret := f.signIn(viewerToken, "Origin", f.base)
+	if !cookie.Secure || cookie.Name != "__Host-boxd-page-"+port {
+		t.Errorf("%+v", cookie)
+	}
+	if resp, body := f.raw("GET", loginPath, "", "", PageHeader, secret, "Cookie", cookie.Name+"="+cookie.Value); !strings.Contains(string(body), `"role":"viewer"`) || len(resp.Cookies()) != 1 || !resp.Cookies()[0].Secure {
+		t.Errorf("%d %s %v", resp.StatusCode, body, resp.Cookies())
 	}
 }

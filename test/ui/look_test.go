@@ -12,7 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// shots is a directory for screenshots; empty: they are not kept.
+// shots is a directory for screenshots, among them those of docs/ui.md, whose names begin with "ui-"; empty: none are kept.
 var shots = os.Getenv("BOXD_SHOTS")
 
 func ptr[T any](v T) *T { return &v }
@@ -118,6 +118,11 @@ func TestLook(t *testing.T) {
 			} else {
 				w.awaitText(tab, v.selector, v.text)
 			}
+			if v.name == "status" && f.language == "en" {
+				for _, works := range []string{"Daemon works", "Engine works", "LangBot's door works"} {
+					w.awaitText(tab, ".parts", works)
+				}
+			}
 			look(v.name + "-" + f.name)
 		}
 		// The dialogs: a form, and a question.
@@ -136,7 +141,31 @@ func TestLook(t *testing.T) {
 	w.Type(tab, "ls -l --color; printf '\\033[38;2;255;128;0mtrue colour\\033[0m\\n'\n")
 	w.Await(tab, rows+`.split("true colour").length > 2 ? "yes" : ""`)
 	look("terminal")
+	if shots != "" {
+		w.documentShots(tab)
+	}
 	if got := w.Await(tab, `[...document.querySelectorAll(".xterm-rows span")].map(s => getComputedStyle(s).color).join()`); !strings.Contains(got, "rgb(255, 128, 0)") {
 		t.Errorf("colours of the terminal: %s", got)
 	}
+}
+
+// documentShots writes the pictures of docs/ui.md. The tab shows a terminal.
+func (w *world) documentShots(tab string) {
+	w.t.Helper()
+	shoot := func(name, fragment, language, theme, text string, width, height int) {
+		w.Must(tab, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+		w.Await(tab, fmt.Sprintf(`(() => {
+			const [l, t] = document.querySelectorAll(".controls select");
+			for (const [e, v] of [[l, %s], [t, %s]]) { e.value = v; e.dispatchEvent(new Event("change", {bubbles: true})) }
+			if (%s) location.hash = %s;
+			return document.documentElement.lang === %s ? "yes" : "";
+		})()`, quote(language), quote(theme), quote(fragment), quote(fragment), quote(language)))
+		w.awaitText(tab, "main", text)
+		if err := os.WriteFile(filepath.Join(shots, name), w.Screenshot(tab), 0o644); err != nil {
+			w.t.Error(err)
+		}
+	}
+	shoot("ui-terminal.png", "", "en", "light", "Connected", 1000, 620)
+	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1000, 430)
+	shoot("ui-phone.png", "#/s/acme/notebook-ada/overview", "zh", "dark", "exit 3", 390, 780)
 }

@@ -54,19 +54,26 @@ func begin(t *testing.T, args ...string) *world {
 		t.Fatal(err)
 	}
 	// The same port after a restart: the page of a browser stays where it is.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := freeAddress(t)
 	w.base = "http://" + address
 	w.daemon, _ = daemon.ForTest(t, daemon.Config{Dir: dir, Args: append([]string{"--listen", address, "--tokens-file", tokens}, args...)})
+	var err error
 	if w.api, err = client.New(client.Options{Socket: w.daemon.Socket(), Tenant: "acme"}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.api.Close)
 	return w
+}
+
+// freeAddress returns a TCP address on loopback that is free now.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // page opens the page at a fragment such as "#/status", in a tab of a given size. Nothing may be written to the

@@ -125,7 +125,7 @@ func TestThousandSessions(t *testing.T) {
 			seen[id] = true
 		}
 		if page < 19 {
-			b.Await(tab, fmt.Sprintf(`([...document.querySelectorAll("main nav button")].at(-1).click(), "yes")`))
+			b.Await(tab, `([...document.querySelectorAll("main nav button")].at(-1).click(), "yes")`)
 			b.Await(tab, fmt.Sprintf(`[...document.querySelectorAll("tbody td:first-child a")].map(a => a.textContent).join(" ") !== %s ? "yes" : ""`, quote(ids)))
 		}
 	}
