@@ -141,11 +141,11 @@ func TestLook(t *testing.T) {
 	w.Type(tab, "ls -l --color; printf '\\033[38;2;255;128;0mtrue colour\\033[0m\\n'\n")
 	w.Await(tab, rows+`.split("true colour").length > 2 ? "yes" : ""`)
 	look("terminal")
-	if shots != "" {
-		w.documentShots(tab)
-	}
 	if got := w.Await(tab, `[...document.querySelectorAll(".xterm-rows span")].map(s => getComputedStyle(s).color).join()`); !strings.Contains(got, "rgb(255, 128, 0)") {
 		t.Errorf("colours of the terminal: %s", got)
+	}
+	if shots != "" {
+		w.documentShots(tab)
 	}
 }
 

@@ -140,11 +140,13 @@ export async function act(what: () => Promise<unknown>, done?: string): Promise<
 /** A modal dialog. The browser keeps the focus in it; behind it the focus is where it was. */
 export function Dialog(p: { title: string; onClose(): void; children: ComponentChildren; fixed?: boolean }) {
   const ref = useRef<HTMLDialogElement>(null);
+  const over = useRef(false);
   useEffect(() => {
     const d = ref.current!;
     const before = document.activeElement;
     d.showModal();
     return () => {
+      over.current = true;
       d.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus();
     };
@@ -156,6 +158,12 @@ export function Dialog(p: { title: string; onClose(): void; children: ComponentC
       onCancel={(e) => {
         e.preventDefault();
         if (!p.fixed) p.onClose();
+      }}
+      onClose={() => {
+        // The browser closes it all the same when Escape is pressed twice.
+        if (over.current) return;
+        if (p.fixed) ref.current!.showModal();
+        else p.onClose();
       }}
     >
       <h2 id="dialog-title">{p.title}</h2>
