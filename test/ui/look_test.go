@@ -134,6 +134,18 @@ func TestLook(t *testing.T) {
 			w.Await(tab, `document.querySelector("dialog[open]") ? "" : "yes"`)
 		}
 	}
+	for _, width := range []int{320, 700, 880, 1000, 1100} {
+		w.Must(tab, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": false}, nil)
+		for _, v := range views {
+			w.Await(tab, fmt.Sprintf(`(location.hash = %s, "yes")`, quote(v.fragment)))
+			if v.name != "network" {
+				w.awaitText(tab, v.selector, v.text)
+			}
+			if got, err := w.Eval(tab, `document.documentElement.scrollWidth > innerWidth ? "" + document.documentElement.scrollWidth : ""`); err != nil || got != "" {
+				t.Errorf("%s is %s wide on a screen of %d: %v", v.name, got, width, err)
+			}
+		}
+	}
 	w.Must(tab, "Emulation.setDeviceMetricsOverride", map[string]any{"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": false}, nil)
 	w.Await(tab, `(location.hash = "#/s/acme/notebook-ada/processes", document.querySelector("main .bar button.primary") ? "yes" : "")`)
 	w.Await(tab, `(document.querySelector("main .bar button.primary").click(), "yes")`)
@@ -161,11 +173,12 @@ func (w *world) documentShots(tab string) {
 			return document.documentElement.lang === %s ? "yes" : "";
 		})()`, quote(language), quote(theme), quote(fragment), quote(fragment), quote(language)))
 		w.awaitText(tab, "main", text)
+		w.Must(tab, "Emulation.resetPageScaleFactor", nil, nil)
 		if err := os.WriteFile(filepath.Join(shots, name), w.Screenshot(tab), 0o644); err != nil {
 			w.t.Error(err)
 		}
 	}
-	shoot("ui-terminal.png", "", "en", "light", "Connected", 1000, 620)
-	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1000, 430)
+	shoot("ui-terminal.png", "", "en", "light", "Connected", 1120, 640)
+	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1120, 420)
 	shoot("ui-phone.png", "#/s/acme/notebook-ada/overview", "zh", "dark", "exit 3", 390, 780)
 }
