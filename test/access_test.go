@@ -38,7 +38,7 @@ var accessSentences = []struct{ doc, says, tests string }{
 
 	{"docs/api.md", "who signed in at [the operator's page](ui.md#signing-in) with a token", "api/login_test.go TestLogin, api/login_test.go TestPageRelay"},
 	{"docs/ui.md", "only a page of the same origin has the secret", "api/login_test.go TestPageCredentials, test/ui/hostile_test.go TestOtherPages"},
-	{"docs/ui.md", "A viewer sees no button that the daemon would refuse; the daemon decides all the same", "test/ui/session_test.go TestViewers"},
+	{"docs/ui.md", "A viewer sees no button that the daemon would refuse", "test/ui/session_test.go TestViewers"},
 	{"docs/ui.md", "serves the page too, but signs nobody in", "api/login_test.go TestLoginRefused, api/auth_test.go TestBrowsers"},
 	{"docs/ui.md", "the browser's certificate signs in, without a token", "api/login_test.go TestPageWithCertificate"},
 	{"docs/ui.md", "or when somebody signs out", "api/login_test.go TestLogin"},

@@ -179,6 +179,6 @@ func (w *world) documentShots(tab string) {
 		}
 	}
 	shoot("ui-terminal.png", "", "en", "light", "Connected", 1120, 640)
-	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1120, 420)
+	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1120, 480)
 	shoot("ui-phone.png", "#/s/acme/notebook-ada/overview", "zh", "dark", "exit 3", 390, 780)
 }

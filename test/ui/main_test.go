@@ -122,7 +122,7 @@ func (w *world) click(tab, selector, text string) {
 // awaitText waits until what a selector finds contains text.
 func (w *world) awaitText(tab, selector, text string) {
 	w.t.Helper()
-	w.Await(tab, fmt.Sprintf(`[...document.querySelectorAll(%s)].some(e => e.innerText.includes(%s)) ? "yes" : ""`, quote(selector), quote(text)))
+	w.Await(tab, fmt.Sprintf(`[...document.querySelectorAll(%s)].some(e => e.innerText.replaceAll("\u00a0", " ").includes(%s)) ? "yes" : ""`, quote(selector), quote(text)))
 }
 
 // fill sets the field of a form.

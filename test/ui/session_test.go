@@ -64,7 +64,7 @@ func TestFiles(t *testing.T) {
 		w.awaitDownload(i+1, down, content)
 	}
 	w.click(tab, "td button", "Remove "+names[1])
-	w.awaitText(tab, "dialog", "cannot be undone")
+	w.awaitText(tab, "dialog[open]", "cannot be undone")
 	w.noScript(tab)
 	w.Press(tab, "Escape", "")
 	w.Await(tab, `document.querySelector("dialog[open]") ? "" : "yes"`)
@@ -195,7 +195,7 @@ func TestInterruptions(t *testing.T) {
 	if err := w.daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.awaitText(tab, "dialog", "Sign in")
+	w.awaitText(tab, "dialog[open]", "Sign in")
 	w.signIn(tab, operatorToken)
 	w.Await(tab, `document.querySelector("dialog[open]") ? "" : "yes"`)
 	w.awaitText(tab, ".terminal .bar", "you write")
@@ -225,7 +225,7 @@ func TestInterruptions(t *testing.T) {
 
 	// Stopping: not without the second button.
 	w.click(tab, ".bar button", "Stop")
-	w.awaitText(tab, "dialog", "cannot be undone")
+	w.awaitText(tab, "dialog[open]", "cannot be undone")
 	w.click(tab, "dialog button", "Cancel")
 	if s, err := w.api.Session(ctx, "a"); err != nil || s.State != "running" {
 		t.Errorf("%+v, %v", s, err)

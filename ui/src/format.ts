@@ -1,4 +1,4 @@
-// Numbers and times in the language of the page.
+// Numbers and times in the language of the page. A number and its unit stay on one line.
 import { language, t } from "./i18n";
 
 const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -9,7 +9,7 @@ export function bytes(n: number): string {
     n /= 1024;
     unit++;
   }
-  return `${number(n, unit > 0 && n < 100 ? 1 : 0)} ${units[unit]}`;
+  return `${number(n, unit > 0 && n < 100 ? 1 : 0)}\u00a0${units[unit]}`;
 }
 
 export const number = (n: number, digits = 0): string => new Intl.NumberFormat(language(), { maximumFractionDigits: digits }).format(n);
@@ -17,7 +17,7 @@ export const number = (n: number, digits = 0): string => new Intl.NumberFormat(l
 /** A limit; below 0 there is none. */
 export const limit = (n: number, format: (n: number) => string): string => (n < 0 ? t("unlimited") : format(n));
 
-export const percent = (share: number): string => `${number(100 * share)} %`;
+export const percent = (share: number): string => `${number(100 * share)}\u00a0%`;
 
 /** A length of time in seconds: 0:42, 1:05:00, 3 d 4 h. */
 export function length(seconds: number): string {
@@ -29,7 +29,7 @@ export function length(seconds: number): string {
 }
 
 /** A short length of time in seconds, such as that of a command. */
-export const took = (seconds: number): string => (seconds < 60 ? `${number(seconds, seconds < 1 ? 3 : 1)} s` : length(seconds));
+export const took = (seconds: number): string => (seconds < 60 ? `${number(seconds, seconds < 1 ? 3 : 1)}\u00a0s` : length(seconds));
 
 export const time = (iso: string): string => new Intl.DateTimeFormat(language(), { dateStyle: "short", timeStyle: "medium" }).format(new Date(iso));
 

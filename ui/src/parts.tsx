@@ -1,6 +1,6 @@
 // What the views share: loading, time, dialogs, messages, and small pieces of markup.
 import type { ComponentChildren, TargetedEvent } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { APIError, onLogin, login } from "./api";
 import { t, type Key } from "./i18n";
 
@@ -141,7 +141,7 @@ export async function act(what: () => Promise<unknown>, done?: string): Promise<
 export function Dialog(p: { title: string; onClose(): void; children: ComponentChildren; fixed?: boolean }) {
   const ref = useRef<HTMLDialogElement>(null);
   const over = useRef(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const d = ref.current!;
     const before = document.activeElement;
     d.showModal();

@@ -150,7 +150,7 @@ export function Sessions(p: { events: BoxEvent[]; epoch: number }) {
     },
     { label: t("state"), cell: (s) => <><State state={s.state} /> {s.sensitive && <Badge kind="warn">{t("sensitive")}</Badge>}</> },
     { label: t("image"), wide: true, cell: (s) => s.image ?? "" },
-    { label: t("limits"), cell: (s) => <>{limit(s.cpus, (n) => `${number(n, 2)} CPU`)} · {limit(s.memory, bytes)}<div class="dim">{limit(s.pids, (n) => `${number(n)} PID`)}</div></> },
+    { label: t("limits"), cell: (s) => <>{limit(s.cpus, (n) => `${number(n, 2)}\u00a0CPU`)} · {limit(s.memory, bytes)}<div class="dim">{limit(s.pids, (n) => `${number(n)}\u00a0PID`)}</div></> },
     { label: t("network"), cell: (s) => (s.network ? (s.network_off ? t("offNow") : t("on")) : t("off")) },
     { label: t("running"), cell: (s) => t("runs", { processes: number(s.processes), execs: number(s.execs) }) },
     { label: t("created"), cell: (s) => <Created at={s.created_at} /> },
