@@ -172,6 +172,9 @@ func (c *call) identify() (Identity, error) {
 			}
 		}
 	}
+	if tenant != "" {
+		c.r.Header.Set(TenantHeader, tenant)
+	}
 	if secret == "" || c.r.Header.Get("Authorization") != "" {
 		return c.s.opt.Auth.identify(c.r)
 	}
@@ -192,9 +195,6 @@ func (c *call) identify() (Identity, error) {
 			return Identity{}, errLoginExpired
 		}
 		c.mine = l
-		if tenant != "" {
-			c.r.Header.Set(TenantHeader, tenant)
-		}
 		return id, nil
 	}
 	return Identity{}, errNoLogin
