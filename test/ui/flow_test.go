@@ -28,6 +28,7 @@ func TestTerminalSurvivesTheDaemon(t *testing.T) {
 	w.click(tab, "button", "New terminal")
 	w.awaitText(tab, ".terminal .bar", "you write")
 	w.Await(tab, `document.activeElement?.className.includes("xterm") ? "yes" : ""`)
+	w.Await(tab, rows+`.includes("root@") ? "yes" : ""`) // what was there before is shown: input counts from now on
 	w.Type(tab, "PS1='$ '; stty size; for i in $(seq 1 60); do echo line $i; sleep 0.05; done; read x; echo got $x\n")
 	w.Await(tab, rows+`.includes("line 20") ? "yes" : ""`)
 	if err := w.daemon.Kill(); err != nil {

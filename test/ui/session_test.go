@@ -126,6 +126,8 @@ func TestViewers(t *testing.T) {
 	first := w.page(place, 1000, 700)
 	w.signIn(first, operatorToken)
 	w.awaitText(first, ".terminal .bar", "you write")
+	w.Await(first, `document.activeElement?.className.includes("xterm") ? "yes" : ""`)
+	w.Await(first, rows+`.startsWith("%") ? "yes" : ""`) // what was there before is shown: input counts from now on
 	w.Type(first, "echo one $((20+3))\n")
 	w.Await(first, rows+`.includes("one 23") ? "yes" : ""`)
 
@@ -186,6 +188,7 @@ func TestInterruptions(t *testing.T) {
 	w.click(tab, "button", "New terminal")
 	w.awaitText(tab, ".terminal .bar", "you write")
 	w.Await(tab, `document.activeElement?.className.includes("xterm") ? "yes" : ""`)
+	w.Await(tab, rows+`.includes("root@") ? "yes" : ""`) // what was there before is shown: input counts from now on
 	w.Type(tab, "PS1='$ '\n")
 	// The login ends: the cookie is gone, and the daemon is restarted under the terminal.
 	w.Must(tab, "Network.clearBrowserCookies", nil, nil)
