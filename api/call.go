@@ -25,7 +25,8 @@ type call struct {
 	r      *http.Request
 	id     string // of the request
 	who    Identity
-	tenant string // to act on; AllTenants for all
+	mine   *pageLogin // the login of a page that the request comes from; nil: it has other credentials
+	tenant string     // to act on; AllTenants for all
 	route  *route
 	values url.Values // of the query
 	// bodyRead: the body was read to its end.

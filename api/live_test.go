@@ -55,6 +55,22 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// The connector's health is apart from the engine's, and absent if there is none.
+func TestConnectorStatus(t *testing.T) {
+	if s, err := serve(t, nil).client().Status(t.Context()); err != nil || s.Langbot != nil {
+		t.Errorf("%+v, %v", s.Langbot, err)
+	}
+	var why error
+	f := serve(t, func(o *Options, _ *policy.Config) { o.Langbot = func(context.Context) error { return why } })
+	if s, err := f.client().Status(t.Context()); err != nil || s.Langbot == nil || !s.Langbot.OK || s.Langbot.Reason != "" {
+		t.Errorf("%+v, %v", s.Langbot, err)
+	}
+	why = errors.New("no workspaces")
+	if s, err := f.client().Status(t.Context()); err != nil || s.Langbot == nil || s.Langbot.OK || s.Langbot.Reason != "no workspaces" || !s.Engine.OK || !s.Available {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
 func TestMetrics(t *testing.T) {
 	f := serve(t, func(_ *Options, c *policy.Config) { c.TenantDefaults.Sessions = 1 })
 	c, ctx := f.client(), t.Context()

@@ -174,7 +174,7 @@ func (rt *route) operation(asked, registry huma.Registry) *huma.Operation {
 		op.RequestBody = &huma.RequestBody{Required: !rt.bodyOptional, Content: map[string]*huma.MediaType{
 			"application/json": {Schema: schemaOf(asked, rt.body)}}}
 	case rt.rawBody != "":
-		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{rt.rawBody: binary()}}
+		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{rt.rawBody: rawBody()}}
 	}
 	return op
 }
@@ -213,7 +213,7 @@ func (rt *route) response(registry huma.Registry) *huma.Response {
 		r.Content[rt.replyType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject}}
 	default:
 		kind, _, _ := strings.Cut(rt.replyType, ";")
-		r.Content[kind] = binary()
+		r.Content[kind] = rawBody()
 	}
 	return r
 }
@@ -225,7 +225,7 @@ func textOf(part *huma.Schema, description string) *huma.Schema {
 		"contentMediaType": "application/json", "contentSchema": part}}
 }
 
-func binary() *huma.MediaType {
+func rawBody() *huma.MediaType {
 	return &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
 }
 

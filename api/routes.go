@@ -58,6 +58,7 @@ const (
 	ndjson    = "application/x-ndjson"
 	sse       = "text/event-stream"
 
+	loginPath     = "/v1/login"
 	sessionsPath  = "/v1/sessions"
 	sessionPath   = sessionsPath + "/{id}"
 	processesPath = sessionPath + "/processes"
@@ -81,6 +82,16 @@ var routes = []route{
 		status: http.StatusOK, replyType: plainText, handler: (*call).readyz},
 	{method: "GET", path: "/metrics", name: "metrics", summary: "Metrics for Prometheus", role: Viewer, everyTenant: true,
 		status: http.StatusOK, replyType: plainText, handler: (*call).metrics},
+	{method: "GET", path: "/ui", name: "page", summary: "The operator's page, for browsers; docs/ui.md describes it", open: true,
+		status: http.StatusOK, replyType: "text/html", handler: (*call).page},
+	{method: "GET", path: "/ui/{file}", name: "page-file", summary: "What the operator's page loads", open: true,
+		status: http.StatusOK, replyType: "*/*", fails: []string{apitypes.CodeNoRoute}, handler: (*call).page},
+	{method: "POST", path: loginPath, name: "login", summary: "Exchange a token for the cookie of a page", open: true,
+		body: apitypes.LoginRequest{}, status: http.StatusOK, reply: apitypes.Login{}, fails: []string{apitypes.CodeUnauthenticated, apitypes.CodeForbidden, apitypes.CodeRate}, handler: (*call).login},
+	{method: "GET", path: loginPath, name: "get-login", summary: "Who the caller is; renews the cookie of a page", role: Viewer,
+		status: http.StatusOK, reply: apitypes.Login{}, handler: (*call).getLogin},
+	{method: "DELETE", path: loginPath, name: "logout", summary: "End the login of a page", role: Viewer,
+		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: (*call).logout},
 	{method: "GET", path: "/v1/openapi.json", name: "openapi", summary: "This document", role: Viewer,
 		status: http.StatusOK, replyType: "application/json", handler: (*call).document},
 	{method: "GET", path: "/v1/status", name: "status", summary: "Whether the service can serve, and what it holds", role: Viewer,

@@ -120,7 +120,7 @@ func (c *call) serve() error {
 
 // admit authenticates the caller and checks that its role may use the route.
 func (c *call) admit() (err error) {
-	if c.who, err = c.s.opt.Auth.identify(c.r); errors.As(err, new(*refusal)) {
+	if c.who, err = c.identify(); errors.As(err, new(*refusal)) {
 		return err
 	} else if err != nil {
 		code := apitypes.CodeUnauthenticated

@@ -30,6 +30,8 @@ type Options struct {
 	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
 	// to.
 	Health func(ctx context.Context) error
+	// Langbot reports why LangBot's protocol is not ready; nil: it is not served on an address of its own.
+	Langbot func(ctx context.Context) error
 	// Warnings returns what the operator of the daemon should change; nil: nothing.
 	Warnings func() []string
 	// Ready reports why the daemon itself cannot serve; nil: it can.
@@ -101,6 +103,7 @@ type Server struct {
 	histories                              chan struct{} // holds a token for each answer about the history or the usage
 	historyShare                           *share        // of one tenant, of histories
 	outputs                                *outputBudget
+	logins                                 endedLogins
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc

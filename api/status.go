@@ -78,6 +78,14 @@ func (c *call) status() error {
 	if s.Available = err == nil; err != nil {
 		s.Reason = err.Error()
 	}
+	if c.s.opt.Langbot != nil {
+		s.Langbot = &apitypes.Health{OK: true}
+		ctx, cancel := context.WithTimeout(c.r.Context(), healthTimeout)
+		if err := c.s.opt.Langbot(ctx); err != nil {
+			s.Langbot = &apitypes.Health{Reason: err.Error()}
+		}
+		cancel()
+	}
 	c.count(&s)
 	use, limits := c.s.opt.Sessions.Quota(c.listTenant())
 	used := policy.Quotas(use).Figures()

@@ -33,6 +33,7 @@ type Tokens struct {
 type tokenEntry struct {
 	digest [sha256.Size]byte
 	id     Identity
+	page   pageKey
 }
 
 // LoadTokens reads a file with lines "token tenant role [name] [scope=TEMPLATE] [LIMIT=NUMBER...]",
@@ -129,7 +130,8 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 		return tokenEntry{}, err
 	}
 	id.Scope, id.Limits = o.scope, policy.NewTokenLimiter(name, o.rates)
-	e := tokenEntry{sha256.Sum256([]byte(fields[0])), id}
+	digest := sha256.Sum256([]byte(fields[0]))
+	e := tokenEntry{digest, id, newPageKey(digest)}
 	for _, other := range others {
 		if other.digest == e.digest {
 			return tokenEntry{}, fmt.Errorf("token is that of %s already: each must stand for one identity", other.id.Actor)
@@ -174,8 +176,16 @@ func tokenOptions(fields []string) (front []string, o options, err error) {
 // lookup compares the token with every entry, whichever matches, so that its duration
 // reveals nothing.
 func (t *Tokens) lookup(token string) (id Identity, ok bool) {
+	if e := t.entry(token); e != nil {
+		return e.id, true
+	}
+	return Identity{}, false
+}
+
+// entry is lookup with all that belongs to the token; nil: it is unknown.
+func (t *Tokens) entry(token string) *tokenEntry {
 	if t == nil {
-		return Identity{}, false
+		return nil
 	}
 	entries := *t.entries.Load()
 	digest := sha256.Sum256([]byte(token))
@@ -184,7 +194,7 @@ func (t *Tokens) lookup(token string) (id Identity, ok bool) {
 		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], entries[i].digest[:]), i, found)
 	}
 	if found < 0 {
-		return Identity{}, false
+		return nil
 	}
-	return entries[found].id, true
+	return &entries[found]
 }

@@ -95,6 +95,17 @@ func (s *Server) measure(ctx context.Context, l local, available bool, maxAge ti
 	return s.o.Prober.Report(ctx, max(maxAge, leastAge), where)
 }
 
+// Unready returns why [Server.Ready] reports that the server is not ready, or nil.
+func (s *Server) Unready(ctx context.Context) error {
+	s.mu.Lock()
+	st := s.settingsLocked(s.latest)
+	s.mu.Unlock()
+	if r := s.readiness(ctx, st, true); !r.Ready {
+		return errors.New(r.Error)
+	}
+	return nil
+}
+
 // Ready is the body of /readyz. The request names no instance, so it describes the one that sent
 // the most recent box_init.
 func (s *Server) Ready(ctx context.Context) (any, bool) {

@@ -100,12 +100,17 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	return nil
 }
 
+// Subprotocol is the WebSocket sub-protocol of relays. Clients need not offer one; a browser that
+// offers some expects the server to accept one.
+const Subprotocol = "boxd"
+
 // upgrade answers the request, with the WebSocket or with an error. It needs no
 // CheckOrigin: the default accepts requests without Origin, which browsers cannot make,
 // and those of the same host.
 func (c *conn) upgrade(w http.ResponseWriter, r *http.Request) bool {
 	upgrader := websocket.Upgrader{
 		HandshakeTimeout: 10 * time.Second,
+		Subprotocols:     []string{Subprotocol},
 		Error: func(w http.ResponseWriter, r *http.Request, status int, reason error) {
 			c.hub.o.Refuse(w, r, status, reason.Error())
 		},

@@ -36,6 +36,14 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"SECURITY.md", "administrators pull without a list", "api/images_test.go TestImagePolicy"},
 	{"docs/api.md", "An administrator who has removed or emptied one can forget it", "api/roles_test.go TestRoles, api/sensitive_test.go TestSensitive"},
 
+	{"docs/api.md", "who signed in at [the operator's page](ui.md#signing-in) with a token", "api/login_test.go TestLogin, api/login_test.go TestPageRelay"},
+	{"docs/ui.md", "only a page of the same origin has the secret", "api/login_test.go TestPageCredentials, test/ui/hostile_test.go TestOtherPages"},
+	{"docs/ui.md", "A viewer sees no button that the daemon would refuse", "test/ui/session_test.go TestViewers"},
+	{"docs/ui.md", "serves the page too, but signs nobody in", "api/login_test.go TestLoginRefused, api/auth_test.go TestBrowsers"},
+	{"docs/ui.md", "the browser's certificate signs in, without a token", "api/login_test.go TestPageWithCertificate"},
+	{"docs/ui.md", "or when somebody signs out", "api/login_test.go TestLogin"},
+	{"SECURITY.md", "can use a login", "api/login_test.go TestPageCredentials, test/ui/hostile_test.go TestOtherPages"},
+
 	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
 	{"docs/config.md", "users with write permission may connect", "internal/daemon/listen_test.go TestListenUnixModeAndParents, config/validate_test.go TestValidate"},
 	{"docs/config.md", "An address that other hosts reach needs `tokens_file`", "config/validate_test.go TestListen"},

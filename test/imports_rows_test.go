@@ -116,7 +116,8 @@ var rows = []row{
 	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
 	{"api/apitypes", []string{"engine", "engine/spec"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
-	{"api", []string{"internal/linux", "egress/rules", "engine", "engine/spec", "mounts", "policy", "session", "session/history", "relay", "preview", "files", "audit", "images", "api/apitypes",
+	{"ui", nil, "files of a page: who may load them, and how they are sent, is the API's business"},
+	{"api", []string{"ui", "internal/linux", "egress/rules", "engine", "engine/spec", "mounts", "policy", "session", "session/history", "relay", "preview", "files", "audit", "images", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay", "preview"}, "linked into other people's programs: types and streams, no server"},
@@ -176,7 +177,7 @@ var foreigns = []foreign{
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
-	{"github.com/gorilla/websocket", []string{"internal/wsconn", "relay", "preview", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, []string{"api"}, "a WebSocket is a detail of the relays, of tunnels and of a door"},
+	{"github.com/gorilla/websocket", []string{"internal/wsconn", "relay", "preview", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/browser", "test/langbot", "test/e2e"}, []string{"api"}, "a WebSocket is a detail of the relays, of tunnels and of a door"},
 	{"github.com/modelcontextprotocol/go-sdk", []string{"mcp"}, []string{"test/mcp"}, "one door speaks MCP; it adds 0.25 ms to the initialisation of packages at each start of boxd"},
 	{"github.com/google/jsonschema-go", []string{"mcp"}, nil, "the schemas of tools, as the SDK for MCP has them"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},

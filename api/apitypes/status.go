@@ -22,6 +22,7 @@ type Status struct {
 	Audit        *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota        []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
 	Previews     bool           `json:"previews,omitempty" doc:"Ports of sessions have host names, so there can be links to them."`
+	Langbot      *Health        `json:"langbot,omitempty" doc:"Whether LangBot can use the daemon: what its protocol's /readyz says. Absent: langbot.listen is not configured."`
 }
 
 // Health of one part.

@@ -113,6 +113,14 @@ func (l *langbotDoors) others(tenant string) []api.Other {
 	})}}
 }
 
+// health returns what reports why LangBot's protocol is not ready; nil if it has no address.
+func (l *langbotDoors) health() func(ctx context.Context) error {
+	if l.listener == nil {
+		return nil
+	}
+	return l.server.Unready
+}
+
 // shutdown tells all clients that the daemon is stopping, and waits until actions in progress have
 // been cancelled. Sessions and processes stay.
 func (l *langbotDoors) shutdown(ctx context.Context) error {

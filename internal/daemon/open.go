@@ -79,7 +79,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		Warnings: d.statusWarnings, Images: d.images.store, AllowImage: decide.CheckImage, AllowPull: decide.CheckPull, Health: d.health, Audit: d.audit, Metrics: metrics, Previews: previews,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxTree: int64(c.HTTP.MaxTree), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout), Scope: c.HTTP.Scope, MetricLabels: c.HTTP.MetricLabels,
-		Others: append(d.langbot.others(c.Langbot.Tenant), d.openMCP(previews != nil)...),
+		Others: append(d.langbot.others(c.Langbot.Tenant), d.openMCP(previews != nil)...), Langbot: d.langbot.health(),
 	})
 	return nil
 }

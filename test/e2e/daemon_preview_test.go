@@ -1,159 +1,24 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/gorilla/websocket"
 
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/browser"
 )
-
-// browser is a headless Chromium, driven by the DevTools protocol.
-type browser struct {
-	t  *testing.T
-	ws *websocket.Conn
-	id int
-}
-
-func startBrowser(t *testing.T) *browser {
-	t.Helper()
-	program := testutil.RequireProgram(t, "chromium")
-	dir, err := os.MkdirTemp("", "boxd-e2e-chromium-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-extensions", "--no-proxy-server",
-		"--user-data-dir="+dir, "--remote-debugging-port=0", "about:blank")
-	cmd.Env = append(os.Environ(), "HOME="+dir)
-	out, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	b := &browser{t: t}
-	t.Cleanup(func() {
-		if b.ws == nil || b.ws.WriteJSON(map[string]any{"id": 1 << 30, "method": "Browser.close"}) != nil {
-			cmd.Process.Kill()
-		}
-		cmd.Wait()
-		if b.ws != nil {
-			b.ws.Close()
-		}
-	})
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		_, url, ok := strings.Cut(lines.Text(), "DevTools listening on ")
-		if !ok {
-			continue
-		}
-		go io.Copy(io.Discard, out)
-		ws, resp, err := websocket.DefaultDialer.Dial(url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		b.ws = ws
-		return b
-	}
-	t.Fatal("Chromium ended: ", lines.Err())
-	return nil
-}
-
-// call sends a command and waits for its answer.
-func (b *browser) call(session, method string, params any, result any) error {
-	b.t.Helper()
-	b.id++
-	b.ws.SetWriteDeadline(time.Now().Add(patience))
-	b.ws.SetReadDeadline(time.Now().Add(patience))
-	if err := b.ws.WriteJSON(map[string]any{"id": b.id, "sessionId": session, "method": method, "params": params}); err != nil {
-		b.t.Fatal(err)
-	}
-	for {
-		var answer struct {
-			ID     int
-			Result json.RawMessage
-			Error  *struct{ Message string }
-		}
-		if err := b.ws.ReadJSON(&answer); err != nil {
-			b.t.Fatal(err)
-		}
-		switch {
-		case answer.ID != b.id: // an event
-		case answer.Error != nil:
-			return fmt.Errorf("%s: %s", method, answer.Error.Message)
-		case result != nil:
-			return json.Unmarshal(answer.Result, result)
-		default:
-			return nil
-		}
-	}
-}
-
-// open opens a tab, which stays open.
-func (b *browser) open(url string) (tab string) {
-	b.t.Helper()
-	var target struct{ TargetID string }
-	var attached struct{ SessionID string }
-	if err := b.call("", "Target.createTarget", map[string]any{"url": url}, &target); err != nil {
-		b.t.Fatal(err)
-	}
-	if err := b.call("", "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached); err != nil {
-		b.t.Fatal(err)
-	}
-	return attached.SessionID
-}
-
-// eval returns the value of an expression, a string or the promise of one.
-func (b *browser) eval(tab, expression string) (string, error) {
-	var got struct {
-		Result           struct{ Value string }
-		ExceptionDetails *struct{ Text string }
-	}
-	err := b.call(tab, "Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &got)
-	if err == nil && got.ExceptionDetails != nil {
-		err = fmt.Errorf("%s: %s", expression, got.ExceptionDetails.Text)
-	}
-	return got.Result.Value, err
-}
-
-// await evaluates until the value is not empty: a page that loads has no value yet, or loses it.
-func (b *browser) await(tab, expression string) string {
-	b.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		got, err := b.eval(tab, expression)
-		if got != "" && err == nil {
-			return got
-		}
-		if time.Now().After(deadline) {
-			page, _ := b.eval(tab, "location.href + ' ' + document.documentElement.outerHTML")
-			b.t.Fatalf("%s: %q, %v; the page: %s", expression, got, err, page)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
 
 // A page of a server in a box opens in a browser, with what it loads and its WebSocket; the page of
 // another box cannot read it, although the browser has the cookies of both.
 func TestPreviewInBrowser(t *testing.T) {
 	testutil.RequireProgram(t, "python3")
-	chromium := startBrowser(t)
+	chromium := browser.Start(t, patience)
 	d := newDaemon(t)
 	port := fmt.Sprint(freePorts(1))
 	address := "127.0.0.1:" + port
@@ -179,26 +44,26 @@ func TestPreviewInBrowser(t *testing.T) {
 		}
 	}
 
-	if got := chromium.await(chromium.open(origins["a"]+"/"), "document.title"); got != "This page is private" {
+	if got := chromium.Await(chromium.Open(origins["a"]+"/"), "document.title"); got != "This page is private" {
 		t.Errorf("without a link: %q", got)
 	}
 	tabs := map[string]string{}
 	for box, link := range links {
-		tab := chromium.open(link)
+		tab := chromium.Open(link)
 		tabs[box] = tab
-		if got := chromium.await(tab, `document.getElementById("out")?.textContent`); got != "echo: hello from the page" {
+		if got := chromium.Await(tab, `document.getElementById("out")?.textContent`); got != "echo: hello from the page" {
 			t.Errorf("box %s: %q", box, got)
 		}
-		if got := chromium.await(tab, `document.getElementById("title").innerText + " " + location.href`); got != "BOX-"+strings.ToUpper(box)+" "+origins[box]+"/" {
+		if got := chromium.Await(tab, `document.getElementById("title").innerText + " " + location.href`); got != "BOX-"+strings.ToUpper(box)+" "+origins[box]+"/" {
 			t.Errorf("box %s: title and style, URL without the link: %q", box, got)
 		}
-		if got := chromium.await(tab, `document.cookie`); got != "app=box-"+box {
+		if got := chromium.Await(tab, `document.cookie`); got != "app=box-"+box {
 			t.Errorf("box %s: its page sees the cookies %q", box, got)
 		}
-		if got := chromium.await(tab, `fetch("/data").then(r => r.text())`); !strings.Contains(got, "the secret of box-"+box) {
+		if got := chromium.Await(tab, `fetch("/data").then(r => r.text())`); !strings.Contains(got, "the secret of box-"+box) {
 			t.Errorf("box %s: its page reads %q of itself", box, got)
 		}
-		if got := chromium.await(tab, `fetch("/log").then(r => r.text())`); strings.Contains(got, "boxd-") || !strings.Contains(got, "app=box-"+box) {
+		if got := chromium.Await(tab, `fetch("/log").then(r => r.text())`); strings.Contains(got, "boxd-") || !strings.Contains(got, "app=box-"+box) {
 			t.Errorf("box %s got secrets, or not its cookie: %s", box, got)
 		}
 	}
@@ -214,21 +79,21 @@ func TestPreviewInBrowser(t *testing.T) {
 		"frame":       `new Promise(done => { const f = document.createElement("iframe"); f.onload = () => { try { done(f.contentDocument ? f.contentDocument.body.innerHTML : "failed") } catch { done("failed") } }; f.src = B + "/?stolen"; document.body.append(f) })`,
 		"worker":      `navigator.serviceWorker ? navigator.serviceWorker.register("/app.js").then(() => "installed", () => "failed") : Promise.resolve("failed")`,
 	} {
-		got, err := chromium.eval(tabs["a"], `(() => { const B = "`+origins["b"]+`"; return `+attack+` })()`)
+		got, err := chromium.Eval(tabs["a"], `(() => { const B = "`+origins["b"]+`"; return `+attack+` })()`)
 		if want := map[string]string{"blind fetch": "0opaque", "post": "0opaque"}[name]; err != nil || got != "failed" && got != want {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
-	if got := chromium.await(tabs["b"], `fetch("/log").then(r => r.text())`); strings.Contains(got, "stolen") {
+	if got := chromium.Await(tabs["b"], `fetch("/log").then(r => r.text())`); strings.Contains(got, "stolen") {
 		t.Errorf("requests of the page of box a reached box b:\n%s", got)
 	}
 
 	d.says(0, "", "link", "a", "--revoke")
-	if got := chromium.await(chromium.open(links["a"]), "document.title"); got != "This page is private" {
+	if got := chromium.Await(chromium.Open(links["a"]), "document.title"); got != "This page is private" {
 		t.Errorf("with a revoked link: %q", got)
 	}
 	d.says(0, "", "sessions", "sensitive", "b")
-	if got := chromium.await(chromium.open(origins["b"]+"/"), "document.title"); got != "This page is private" {
+	if got := chromium.Await(chromium.Open(origins["b"]+"/"), "document.title"); got != "This page is private" {
 		t.Errorf("a sensitive session: %q", got)
 	}
 	d.says(125, "", "link", "b", "8000")

@@ -1,0 +1,58 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Somebody signs in, creates a session, works in its terminal, and goes on there after the daemon was killed:
+// neither what the program has written nor what was typed is lost, or there twice.
+func TestTerminalSurvivesTheDaemon(t *testing.T) {
+	w := begin(t)
+	tab := w.page("", 1300, 3200)
+	w.Await(tab, `document.activeElement?.name === "token" ? "yes" : ""`)
+	w.Type(tab, "wrong-0123456789abcdef0123456789\n")
+	w.awaitText(tab, "dialog .error", "unknown token")
+	w.Await(tab, `(document.querySelector("[name=token]").value = "", "yes")`)
+	w.signIn(tab, operatorToken)
+	w.awaitText(tab, "main", "There are no sessions.")
+
+	w.click(tab, "button", "New session")
+	w.fill(tab, "id", "demo")
+	w.fill(tab, "memory", "256M")
+	w.click(tab, "dialog button", "Create")
+	w.awaitText(tab, "h1", "demo")
+	w.awaitText(tab, ".meter", "256 MiB")
+	w.click(tab, ".tabs a", "Processes")
+	w.click(tab, "button", "New terminal")
+	w.awaitText(tab, ".terminal .bar", "you write")
+	w.Await(tab, `document.activeElement?.className.includes("xterm") ? "yes" : ""`)
+	w.Await(tab, rows+`.includes("root@") ? "yes" : ""`) // what was there before is shown: input counts from now on
+	w.Type(tab, "PS1='$ '; stty size; for i in $(seq 1 60); do echo line $i; sleep 0.05; done; read x; echo got $x\n")
+	w.Await(tab, rows+`.includes("line 20") ? "yes" : ""`)
+	if err := w.daemon.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitText(tab, ".terminal .bar", "trying again")
+	w.Type(tab, "typed while it was away\n")
+	if err := w.daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	got := w.Await(tab, `(() => { const r = `+rows+`; return r.includes("got typed while it was away") && r.endsWith("$") ? r : "" })()`)
+	var want strings.Builder
+	for i := range 60 {
+		fmt.Fprintf(&want, "line %d\n", i+1)
+	}
+	// The terminal echoes what was typed, wherever the program was then.
+	if !strings.Contains(strings.Replace(got, "\ntyped while it was away\n", "\n", 1), want.String()) || strings.Count(got, "got typed") != 1 {
+		t.Errorf("the terminal shows\n%s", got)
+	}
+	if strings.Contains(got, "24 80") {
+		t.Errorf("the terminal has not the size of the page:\n%s", got)
+	}
+	list, err := w.api.Processes(t.Context(), "demo")
+	if err != nil || len(list) != 1 || !list[0].TTY {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

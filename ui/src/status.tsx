@@ -1,0 +1,72 @@
+// Whether the service can serve, what it holds, and what went wrong.
+import { get, listTenant, type ErrorRecord, type Status } from "./api";
+import { bytes, length, number, time } from "./format";
+import { t, type Key } from "./i18n";
+import { Badge, Loading, Meter, Table, useLoad } from "./parts";
+import { sessionHref } from "./sessions";
+
+function Part(p: { name: string; ok: boolean; reason?: string | undefined; text?: string }) {
+  return (
+    <li>
+      <strong>{p.name}</strong> <Badge kind={p.ok ? "good" : "bad"}>{p.ok ? t("works") : t("fails")}</Badge> {p.text && <span class="dim">{p.text}</span>}
+      {p.reason && <p class="error">{p.reason}</p>}
+    </li>
+  );
+}
+
+const ofBytes = new Set(["memory", "workspace_bytes", "volume_bytes"]);
+
+export function StatusView() {
+  const loaded = useLoad((signal) => get<Status>("/v1/status", { tenant: listTenant(), signal }), [listTenant()], 5000);
+  const errors = useLoad((signal) => get<{ errors: ErrorRecord[] }>("/v1/errors", { tenant: listTenant(), signal }), [listTenant()], 5000);
+  const s = loaded.data;
+  return (
+    <>
+      <h1>{t("nav.status")}</h1>
+      <Loading of={loaded} />
+      {s && (
+        <>
+          <ul class="parts">
+            <Part name={t("daemon")} ok={s.available} reason={s.available || !s.engine.ok ? undefined : s.reason} text={`${s.version} · ${t("uptime", { time: length(s.uptime) })}`} />
+            <Part name={t("engine")} ok={s.engine.ok} reason={s.engine.reason} />
+            {s.langbot ? <Part name={t("connector")} ok={s.langbot.ok} reason={s.langbot.reason} /> : <li><strong>{t("connector")}</strong> <span class="dim">{t("notConfigured")}</span></li>}
+            {s.audit && <Part name={t("auditLog")} ok={s.audit.ok} reason={s.audit.reason} text={t("entries", { n: number(s.audit.seq) })} />}
+          </ul>
+          <p class="dim">{t("doctor")}</p>
+          <p>
+            {Object.entries(s.sessions).map(([state, n]) => <span key={state} class="label">{t(`state.${state}` as Key)}: {number(n)}</span>)}
+            <span class="label">{t("tab.processes")}: {number(s.processes)}</span>
+            <span class="label">{t("execs")}: {number(s.execs)}</span>
+          </p>
+          {(s.warnings?.length ?? 0) > 0 && (
+            <section aria-labelledby="warnings-title">
+              <h2 id="warnings-title">{t("warnings")}</h2>
+              <ul>{s.warnings!.map((w) => <li key={w}>{w}</li>)}</ul>
+            </section>
+          )}
+          <section aria-labelledby="quota-title">
+            <h2 id="quota-title">{t("quotas")}</h2>
+            <div class="meters">{s.quota?.map((q) => <Meter key={q.name} label={t(`quota.${q.name}` as Key)} used={q.in_use} limit={q.limit} format={ofBytes.has(q.name) ? bytes : (n) => number(n, 2)} />)}</div>
+          </section>
+        </>
+      )}
+      <section aria-labelledby="errors-title">
+        <h2 id="errors-title">{t("lastErrors")}</h2>
+        <Loading of={errors} />
+        {errors.data && (
+          <Table
+            caption={t("lastErrors")}
+            rows={errors.data.errors.map((e, i) => ({ ...e, i }))}
+            id={(e) => e.i}
+            empty={t("noErrors")}
+            columns={[
+              { label: t("time"), cell: (e) => time(e.time) },
+              { label: t("session"), wide: true, cell: (e) => e.session && <><a href={sessionHref({ tenant: e.tenant ?? "", id: e.session })}>{e.session}</a>{e.process && <div class="dim">{e.process}</div>}</> },
+              { label: t("message"), wide: true, cell: (e) => e.message },
+            ]}
+          />
+        )}
+      </section>
+    </>
+  );
+}
