@@ -82,7 +82,7 @@ var kinds = []kind{
 	{apitypes.CodeNoDirectory, http.StatusUnprocessableEntity, "The working directory does not exist", []error{engine.ErrNoDir}},
 	{apitypes.CodeUnenforceable, http.StatusNotImplemented, "This host cannot enforce a limit that was asked for", []error{engine.ErrUnenforceable}},
 	{apitypes.CodeBoxLost, http.StatusConflict, "The box was lost; the next use creates a new one", []error{engine.ErrBoxLost}},
-	{apitypes.CodeEngineUnavailable, http.StatusServiceUnavailable, "The launcher cannot be reached, or cannot build boxes", []error{engine.ErrNoLauncher}},
+	{apitypes.CodeEngineUnavailable, http.StatusServiceUnavailable, "The launcher cannot be reached, or no engine can build the box", []error{engine.ErrNoLauncher, engine.ErrNoEngine}},
 	{apitypes.CodeNotAttached, http.StatusConflict, "Nothing is attached at this target", []error{mounts.ErrNotAttached}},
 	{apitypes.CodeNoMountPoint, http.StatusUnprocessableEntity, "The mount point does not exist in the box", []error{mounts.ErrNoTarget}},
 	{apitypes.CodeInvalid, http.StatusUnprocessableEntity, "A value breaks a rule", []error{engine.ErrInvalid}},

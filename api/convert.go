@@ -40,6 +40,7 @@ func sessionOf(v *session.View) apitypes.Session {
 	s := apitypes.Session{State: string(v.State), LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt)}
 	spec.CopyFields(&s, *v)
 	spec.CopyFields(&s, *r)
+	s.Engine, s.Isolation, s.EngineReason, s.Degraded = v.Built.Engine, v.Built.Isolation, v.Built.Reason, v.Built.Degraded // not what was asked for
 	s.Env, s.WorkspaceTarget = slices.Clone(r.Env), r.Target()
 	s.Published = publishedOf(v.Published)
 	for _, w := range v.Volumes {

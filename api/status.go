@@ -68,6 +68,7 @@ func (c *call) status() error {
 	if sick != nil {
 		s.Engine = apitypes.Health{Reason: sick.Error()}
 	}
+	s.Engines = c.engines()
 	err := c.s.available(sick)
 	if s.Available = err == nil; err != nil {
 		s.Reason = err.Error()
@@ -91,6 +92,17 @@ func (c *call) status() error {
 		}
 	}
 	return c.reply(http.StatusOK, s)
+}
+
+// engines lists the engines of sessions, nil while the launcher does not answer.
+func (c *call) engines() (list []apitypes.EngineState) {
+	ctx, cancel := context.WithTimeout(c.r.Context(), healthTimeout)
+	defer cancel()
+	states, _ := c.s.opt.Sessions.Engines(ctx) // the health of the engine has the error
+	for _, e := range states {
+		list = append(list, apitypes.EngineState{Engine: e.Engine, Isolation: e.Isolation, Available: e.Available(), Runtime: e.Runtime, Reason: e.Reason})
+	}
+	return list
 }
 
 // count fills in the numbers of what the caller may see.
@@ -141,7 +153,7 @@ func (c *call) profiles() error {
 			languages = append(languages, apitypes.Language{Name: name, Command: l.Command, File: l.File})
 		}
 		list.Profiles = append(list.Profiles, apitypes.Profile{
-			Name: p.Name, Settings: p.Settings, Images: p.Images, ImageDigests: p.ImageDigests, AllowNetwork: p.AllowNetwork,
+			Name: p.Name, Settings: p.Settings, Engines: p.Engines, Images: p.Images, ImageDigests: p.ImageDigests, AllowNetwork: p.AllowNetwork,
 			NetworkRules: networkOf(p.NetworkRules),
 			AllowPublish: p.AllowPublish, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
 			KeepArgv: p.KeepArgv, KeepOutput: p.KeepOutput,

@@ -38,6 +38,8 @@ type Config struct {
 	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`
+	// OCI names programs for Policy.Engines. Root passes them to the launcher, which executes them as root.
+	OCI OCI `yaml:"oci"`
 
 	Policy policy.Config `yaml:",inline"`
 }
@@ -47,6 +49,11 @@ const (
 	NetworkOff   = "off"   // boxes have loopback, whatever profiles and requests say
 	NetworkProxy = "proxy" // a proxy of the daemon connects the boxes that ask for a network and may have one
 )
+
+// OCI names the runtimes of engine "oci". An empty path: where distributions have the program.
+type OCI struct {
+	Runtime string `yaml:"runtime"` // runc, for isolation namespaces
+}
 
 // Socket is the Unix socket for local clients.
 type Socket struct {

@@ -34,6 +34,13 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 			return Config{}, &engine.FieldError{Field: "allowed_mount_roots", Value: spec.Quote(roots[0]),
 				Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), or be given as --allow-mount-root", path)}
 		}
+		// It passes these as well, and the launcher executes them.
+		for _, p := range c.programs() {
+			if os.Geteuid() == 0 && p.value != "" && !isRoots {
+				return Config{}, &engine.FieldError{Field: p.key, Value: spec.Quote(p.value),
+					Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), because root executes it", path)}
+			}
+		}
 	}
 	if env != nil {
 		if err := fromEnv(env, &c); err != nil {
@@ -42,6 +49,13 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 		c.Langbot.fromLangbotEnv(env)
 	}
 	return c, nil
+}
+
+// program is a key that says what the launcher executes, or what it believes.
+type program struct{ key, value string }
+
+func (c *Config) programs() []program {
+	return []program{{"oci.runtime", c.OCI.Runtime}}
 }
 
 // readFile reads a regular file. isRoots says that only root can write it. O_NONBLOCK keeps

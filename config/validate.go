@@ -58,6 +58,7 @@ func (c *Config) derive() error {
 		{"preview.tls.key", c.Preview.TLS.Key, true},
 		{"tokens_file", c.TokensFile, true},
 		{"init_path", c.InitPath, true},
+		{"oci.runtime", c.OCI.Runtime, true},
 	} {
 		if p.value == "" && p.optional {
 			continue

@@ -30,6 +30,7 @@ var classes = []struct {
 	{engine.ErrNoLayer, protocol.BoxValidation},
 	{images.ErrRefused, protocol.BoxValidation},
 	{engine.ErrNoLauncher, protocol.BackendUnavailable},
+	{engine.ErrNoEngine, protocol.BackendUnavailable},
 	{session.ErrConflict, protocol.SessionConflict},
 	{session.ErrNotFound, protocol.SessionNotFound},
 }

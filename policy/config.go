@@ -19,6 +19,8 @@ type Config struct {
 	// ImageDigests demands references with a digest of all tenants.
 	AllowedImages []string `yaml:"allowed_images" sep:","`
 	ImageDigests  bool     `yaml:"image_digests"`
+	// Engines build the boxes of sessions, in the order in which they are tried; empty: native.
+	Engines       []string `yaml:"engines" sep:","`
 	AllowDegraded bool     `yaml:"allow_degraded"` // accept a host that cannot enforce every limit
 
 	// IdleTTL is that of profiles that set none; 0 is DefaultIdleTTL.

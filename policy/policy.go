@@ -45,6 +45,9 @@ func New(c Config) (*Policy, error) {
 	if err := p.checkProfile("default_profile", c.DefaultProfile); err != nil {
 		return nil, err
 	}
+	if err := p.validateEngines(); err != nil {
+		return nil, err
+	}
 	if err := checkRoots("allowed_mount_roots", c.AllowedMountRoots, c.OwnDirs); err != nil {
 		return nil, err
 	}

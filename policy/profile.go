@@ -33,6 +33,8 @@ type Profile struct {
 	// every image. ImageDigests demands references with a digest.
 	Images       []string
 	ImageDigests bool
+	// Engines build the boxes, in the order in which they are tried; nil: those of the daemon.
+	Engines []string
 	// Caps are the most that a request may ask for. A negative one is no cap.
 	Caps spec.Caps
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
@@ -70,7 +72,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
 		Settings: spec.Settings{
-			Image: spec.HostImage, Pull: spec.PullNever,
+			Image: spec.HostImage, Pull: spec.PullNever, Isolation: spec.IsolationNamespaces, Require: true,
 			CPUs: 1, Memory: 512 << 20, PIDs: spec.DefaultPIDs, OpenFiles: spec.DefaultOpenFiles, FileSize: spec.Unlimited,
 			TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize, WorkspaceMode: spec.ReadWrite, MountMode: spec.ReadWrite,
 			Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL, Retain: spec.None,
@@ -150,7 +152,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 
 // clone returns a copy that shares no memory with p.
 func (p Profile) clone() Profile {
-	p.Locked, p.Images = slices.Clone(p.Locked), slices.Clone(p.Images)
+	p.Locked, p.Images, p.Engines = slices.Clone(p.Locked), slices.Clone(p.Images), slices.Clone(p.Engines)
 	p.NetworkRules.Allow, p.NetworkRules.Deny = slices.Clone(p.NetworkRules.Allow), slices.Clone(p.NetworkRules.Deny)
 	p.NetworkRules.Inject = slices.Clone(p.NetworkRules.Inject)
 	if p.CodeLanguages = maps.Clone(p.CodeLanguages); p.CodeLanguages == nil {

@@ -22,6 +22,7 @@ type ProfileConfig struct {
 	MountMode       *string        `yaml:"mount_mode"`
 	Pull            *string        `yaml:"pull"`
 	Images          *[]string      `yaml:"images"`
+	Engines         *[]string      `yaml:"engines"`
 	ImageDigests    *bool          `yaml:"image_digests"`
 	AllowNetwork    *bool          `yaml:"allow_network"`
 	NetworkRules    NetworkConfig  `yaml:"network_rules"`

@@ -56,6 +56,11 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
+	if r.Engine != nil || s.Isolation != profile.Isolation || s.Require != profile.Require {
+		if _, err := p.Engines(Resolved{Profile: profile.Name, Settings: s}); err != nil {
+			return Resolved{}, err
+		}
+	}
 	if !r.HasImage {
 		if err := p.mayHaveImage(tenant, &profile, s.Image); err != nil {
 			return Resolved{}, err

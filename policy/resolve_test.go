@@ -96,7 +96,7 @@ func TestRequestWins(t *testing.T) {
 	want := Resolved{
 		Profile: "default", WorkspaceTarget: "/workspace", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"}, TimeoutCap: seconds(120),
 		Settings: spec.Settings{
-			Image: "host", Pull: "never", Network: true, WorkspaceMode: "none", IdleTTL: seconds(60), MaxLifetime: seconds(3600), Persistent: true, Retain: "7d", Timeout: seconds(60), MountMode: "rw",
+			Image: "host", Pull: "never", Isolation: "namespaces", Require: true, Network: true, WorkspaceMode: "none", IdleTTL: seconds(60), MaxLifetime: seconds(3600), Persistent: true, Retain: "7d", Timeout: seconds(60), MountMode: "rw",
 			WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20, Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 4096, FileSize: -1,
 		},
 		Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, AllowDegraded: true,
@@ -126,7 +126,7 @@ func TestLocks(t *testing.T) {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
 	// If everything is locked, even nonsense has no effect, and Overridden names all of it.
-	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Image: ptr("?"), Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), NetworkRules: &spec.NetworkRules{Allow: []string{"*"}}, LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Sensitive: ptr(true), Persistent: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
+	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Image: ptr("?"), Engine: ptr("x"), Isolation: ptr(""), Require: ptr(false), Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), NetworkRules: &spec.NetworkRules{Allow: []string{"*"}}, LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Sensitive: ptr(true), Persistent: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
 	if err != nil || !slices.Equal(r.Overridden, spec.Lockable()) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, spec.Lockable())
 	}

@@ -92,7 +92,7 @@ func (s *session) tryUse(a *asked) *use {
 	if s.removing || !s.aliveLocked() {
 		return nil
 	}
-	if a != nil && (a.asksSensitive() != "" && s.record.Sensitive == nil || len(conflicts(s.resolvedLocked(), a)) > 0) {
+	if a != nil && (a.asksSensitive() != "" && s.record.Sensitive == nil || len(conflicts(s.comparableLocked(), a)) > 0) {
 		return nil
 	}
 	if change, _, err := s.m.mountChange(s.key, s.record.Resolved, a); err != nil || !change.empty() {
@@ -174,7 +174,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()
-	have, removing, gone, cause, alive := s.resolvedLocked(), s.removing, s.gone, s.goneErr, s.aliveLocked()
+	have, removing, gone, cause, alive := s.comparableLocked(), s.removing, s.gone, s.goneErr, s.aliveLocked()
 	s.mu.Unlock()
 	switch {
 	case gone && cause != nil:

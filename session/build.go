@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 )
 
 // build creates the next box of the session and publishes an event of the given kind. The
@@ -71,12 +72,19 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	if err := s.m.named.checkThere(b.Mounts); err != nil {
 		return nil, err
 	}
-	box, err := s.m.engine.Create(ctx, b)
+	order, err := s.m.policy.Engines(r) // the configuration may have changed since the last box
+	if err != nil {
+		return nil, err
+	}
+	box, built, err := s.m.engines.Create(ctx, b, choose.Request{Order: order, Walls: r.Walls()})
 	if err != nil {
 		// Nothing should be left, unless the launcher died in between.
 		s.discardHolding(b.ID)
 		return nil, s.m.explainLost(ctx, b.Mounts, fmt.Errorf("creating a box: %w", causeOf(ctx, err)))
 	}
+	s.mu.Lock()
+	s.record.Built = built
+	s.mu.Unlock()
 	if err := s.openNetwork(ctx, box, r); err != nil && (first || !s.goesWithout(err)) {
 		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
 			s.discardHolding(b.ID)
@@ -122,6 +130,9 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 	details := map[string]any{"generation": s.record.Generation}
 	if why := s.record.Sensitive; why != nil && kind == EventCreated {
 		details["sensitive"] = why.Reason
+	}
+	if why := s.record.Built.Degraded; why != "" {
+		details["degraded"] = why
 	}
 	e := s.eventLocked(kind, c, details)
 	s.m.events.publish(e)

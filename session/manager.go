@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session/history"
 	"github.com/boxd/boxd/session/workspace"
@@ -21,6 +22,7 @@ import (
 type Manager struct {
 	options    Options
 	engine     engine.Service
+	engines    *choose.Chooser[engine.LiveBox] // over engine, for the boxes of sessions
 	policy     *policy.Policy
 	ledger     *policy.Ledger
 	throttle   *policy.Throttle
@@ -252,6 +254,12 @@ func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
 
 // Storage returns Options.Storage, which may be nil.
 func (m *Manager) Storage() engine.Storage { return m.options.Storage }
+
+// Engines lists what boxes of sessions can be built with, in the order in which it is tried, as it was at
+// most 5 s ago.
+func (m *Manager) Engines(ctx context.Context) ([]engine.EngineState, error) {
+	return m.engines.States(ctx, m.policy.EngineOrder())
+}
 
 // Profiles lists the profiles of the policy.
 func (m *Manager) Profiles() []policy.Profile { return m.policy.Profiles() }

@@ -30,6 +30,11 @@ func TestModel(t *testing.T) {
 	}
 	m := &model{bench: newBench(t), known: map[Key]*knownSession{}}
 	m.alter = func(o *Options) { o.StopGrace = 5 * time.Millisecond }
+	m.policy.Engines = []string{spec.EngineOCI, spec.EngineNative}
+	m.policy.Profiles = map[string]policy.ProfileConfig{
+		"hard": {Wishes: spec.Wishes{Isolation: ptr(spec.IsolationGVisor)}},
+		"soft": {Wishes: spec.Wishes{Isolation: ptr(spec.IsolationGVisor), Require: ptr(false)}},
+	}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for round := range rounds {
 		m.host.SetHook(nil)
@@ -68,6 +73,9 @@ type knownProcess struct {
 func (m *model) round(rng *rand.Rand) {
 	faults := rng.IntN(3) // none, few, more
 	m.host.SetHook(func(_ context.Context, op, _ string) error {
+		if rand.IntN(20) == 0 { // an engine goes, or comes back
+			m.host.SetEngine(spec.EngineOCI, spec.Isolations[rand.IntN(2)], []string{"", "it is away"}[rand.IntN(2)])
+		}
 		if faults > 0 && rand.IntN(60/faults) == 0 {
 			return fmt.Errorf("%s: injected", op)
 		}
@@ -129,8 +137,13 @@ func (m *model) step(rng *rand.Rand, worker int) {
 
 func (m *model) tryEnsure(key Key) {
 	r := policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}
-	if strings.HasSuffix(key.ID, "-0") { // a third of them
+	switch { // a third of them each
+	case strings.HasSuffix(key.ID, "-0"):
 		r.WorkspaceSize = ptr(spec.Size(4 << 20))
+	case strings.HasSuffix(key.ID, "-1"):
+		r.Profile = "hard"
+	case strings.HasSuffix(key.ID, "-2"):
+		r.Profile = "soft"
 	}
 	v, err := m.Ensure(ctx, me, key, r)
 	if err != nil {
@@ -284,8 +297,8 @@ func (m *model) settle(round int) {
 				k.used = vol.UsedBytes
 			}
 		}
-		if v.State == Running && m.host.Box(v.Box) == nil {
-			fail("%v has no box", key)
+		if v.State == Running {
+			m.checkBox(fail, v)
 		}
 		for id, p := range k.processes {
 			m.checkProcess(fail, key, id, p)
@@ -300,6 +313,26 @@ func (m *model) settle(round int) {
 		use, _ := m.Quota("t")
 		return use.Sessions == int64(len(m.List("t"))) && use.Execs == 0 && use.Processes == int64(m.Stats().ProcessesRunning)
 	})
+}
+
+// checkBox compares the box of a session with the truth about it, and with what its profile demands.
+func (m *model) checkBox(fail func(string, ...any), v View) {
+	b := m.host.Box(v.Box)
+	if b == nil {
+		fail("%v has no box", v.Key)
+		return
+	}
+	has := b.Spec().WithDefaults()
+	if has.Engine != v.Built.Engine || has.Isolation != v.Built.Isolation {
+		fail("%v is said to have %+v, its box has %s with %s", v.Key, v.Built, has.Engine, has.Isolation)
+	}
+	weaker := spec.Weaker(has.Isolation, v.Resolved.Isolation)
+	if weaker && v.Resolved.Profile != "soft" {
+		fail("%v with profile %q has only %s", v.Key, v.Resolved.Profile, has.Isolation)
+	}
+	if weaker != (v.Built.Degraded != "") {
+		fail("%v with %s is said to be degraded: %q", v.Key, has.Isolation, v.Built.Degraded)
+	}
 }
 
 // checkProcess compares a process with the truth about it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/session/workspace"
@@ -101,7 +102,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 	o.KeepEnded = max(0, cmp.Or(o.KeepEnded, DefaultKeepEnded))
 	o.StopGrace = cmp.Or(o.StopGrace, DefaultStopGrace)
 	m := &Manager{
-		options: o, engine: o.Engine, policy: o.Policy, ledger: o.Policy.NewLedger(), throttle: o.Policy.NewThrottle(),
+		options: o, engine: o.Engine, engines: choose.New[engine.LiveBox](o.Engine), policy: o.Policy, ledger: o.Policy.NewLedger(), throttle: o.Policy.NewThrottle(),
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
 		volumes:    volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -28,6 +29,8 @@ type sessionRecord struct {
 	Box        string          `json:"box"` // ID of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
+	// Built is what Box was built with, or the box before it while it is being built.
+	Built choose.Choice `json:"built,omitzero"`
 	// Image is the image that the session has; nil: that of the host.
 	Image *sessionImage `json:"image,omitempty"`
 	// Attaching are named volumes that the box is about to get, or has got if the last
@@ -131,7 +134,7 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	if err := decode(value, &r); err != nil {
 		return r, fmt.Errorf("session record %q: %w", key, err)
 	}
-	r.Resolved.Retain = cmp.Or(r.Resolved.Retain, spec.None) // records of older builds have none
+	r.fillIn()
 	switch {
 	case string(sessionKey(r.key())) != string(key):
 		err = fmt.Errorf("belongs to another session")
@@ -150,9 +153,32 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	return r, nil
 }
 
+// fillIn sets what older builds did not know: they kept no workspaces, and had one engine and one wall.
+func (r *sessionRecord) fillIn() {
+	r.Resolved.Retain = cmp.Or(r.Resolved.Retain, spec.None)
+	if r.Resolved.Isolation == "" {
+		r.Resolved.Isolation, r.Resolved.Require = spec.IsolationNamespaces, true
+	}
+	r.Built.Engine = cmp.Or(r.Built.Engine, spec.EngineNative)
+	r.Built.Isolation = cmp.Or(r.Built.Isolation, spec.IsolationNamespaces)
+}
+
+// builtAs takes over what a box says that it was built with. If the record says otherwise, it is of an
+// earlier box, and why this one was built so is lost.
+func (r *sessionRecord) builtAs(has engine.Spec) {
+	has = has.WithDefaults()
+	if has.Engine != r.Built.Engine || has.Isolation != r.Built.Isolation {
+		r.Built = choose.Choice{Engine: has.Engine, Isolation: has.Isolation}
+		if spec.Weaker(has.Isolation, r.Resolved.Isolation) {
+			r.Built.Degraded = fmt.Sprintf("isolation is %s, not %s", has.Isolation, r.Resolved.Isolation)
+		}
+	}
+}
+
 // box returns the box that the record describes, without its ID and labels.
 func (r *sessionRecord) box() engine.Spec {
 	b := r.Resolved.Spec()
+	b.Engine, b.Isolation = r.Built.Engine, r.Built.Isolation
 	b.Image = r.Resolved.Image
 	if r.Image != nil {
 		b.Layers = r.Image.Layers

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -13,7 +14,8 @@ import (
 func sampleSession() *sessionRecord {
 	return &sessionRecord{
 		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour, NetworkBytes: 5,
-		Resolved: policy.Resolved{Profile: "default", Env: []string{"A=b"}, Settings: spec.Settings{Image: "host", WorkspaceMode: "rw", IdleTTL: spec.Duration(time.Minute), CPUs: 0.5, Retain: "none"},
+		Built: choose.Choice{Engine: "oci", Isolation: "namespaces", Reason: "native: has gone", Degraded: "isolation is namespaces"},
+		Resolved: policy.Resolved{Profile: "default", Env: []string{"A=b"}, Settings: spec.Settings{Image: "host", WorkspaceMode: "rw", IdleTTL: spec.Duration(time.Minute), CPUs: 0.5, Retain: "none", Isolation: "gvisor"},
 			Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}},
 	}
 }

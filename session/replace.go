@@ -67,7 +67,10 @@ func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountD
 		return nil, err
 	}
 	s.m.counters.recreated.Add(1)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Done}) // the box exists even if this fails
+	s.mu.Lock()
+	details := s.builtDetailsLocked()
+	s.mu.Unlock()
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Done, Details: details}) // the box exists even if this fails
 	s.reportMounts(c, change)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -100,12 +100,20 @@ func labelDetails(r policy.Resolved) map[string]any {
 func (s *session) createDetails() map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := labelDetails(s.record.Resolved)
+	d := s.builtDetailsLocked()
+	maps.Copy(d, labelDetails(s.record.Resolved))
 	if i := s.record.Image; i != nil {
-		if d == nil {
-			d = map[string]any{}
-		}
 		d["image"], d["digest"] = s.record.Resolved.Image, i.Digest
+	}
+	return d
+}
+
+// builtDetailsLocked say in the audit log what the box was built with.
+func (s *session) builtDetailsLocked() map[string]any {
+	built := s.record.Built
+	d := map[string]any{"engine": built.Engine, "isolation": built.Isolation}
+	if built.Degraded != "" {
+		d["degraded"] = built.Degraded
 	}
 	return d
 }

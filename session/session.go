@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -184,7 +185,7 @@ func (s *session) view() View {
 	}
 	v.Resolved.Decisions, v.Volumes = nil, s.m.named.among(r.Resolved.Mounts)
 	if r.State == Running {
-		v.Box = r.Box
+		v.Box, v.Built = r.Box, r.Built
 	}
 	if end, ok := s.deadlineLocked(); ok {
 		v.ExpiresAt = s.m.wall(max(end, now))
@@ -217,6 +218,14 @@ func (s *session) resolvedLocked() policy.Resolved {
 	if s.record.Sensitive != nil {
 		r.Sensitive, r.Network, r.Publish = true, false, nil
 	}
+	return r
+}
+
+// comparableLocked returns what a request is compared with: a session for which any engine would do has
+// the one that built its box.
+func (s *session) comparableLocked() policy.Resolved {
+	r := s.resolvedLocked()
+	r.Engine = cmp.Or(r.Engine, s.record.Built.Engine)
 	return r
 }
 

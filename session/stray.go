@@ -43,6 +43,8 @@ func (r *recovery) noteFound(box engine.LiveBox) bool {
 	}
 	rec.State, rec.Box = Running, box.ID()
 	rec.Resolved.Take(has)
+	rec.fillIn()
+	rec.builtAs(has)
 	if rec.Generation < 1 || rec.validate() != nil {
 		return false
 	}

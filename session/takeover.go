@@ -267,6 +267,7 @@ func (s *session) correct(has engine.Spec) policy.Resolved {
 	s.mu.Lock()
 	if has.ID == s.record.Box { // an engine may not report a spec
 		s.record.Resolved.Take(has)
+		s.record.builtAs(has)
 		s.release, counted = counted, s.release
 	}
 	corrected := s.record.Resolved

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -59,6 +60,8 @@ type View struct {
 	// WorkspaceBytes is the last measured size of the workspace; 0 if it was never
 	// measured.
 	WorkspaceBytes int64
+	// Built is what its box was built with, and why; zero without a box.
+	Built choose.Choice
 	// Unenforced says which limit of the workspace the host cannot enforce, and why; empty:
 	// none. Only allow_degraded permits such a session.
 	Unenforced string

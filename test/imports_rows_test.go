@@ -55,6 +55,9 @@ var rows = []row{
 	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
+	{"engine/choose", []string{"engine", "engine/spec",
+		"engine/enginetest"}, // its tests
+		"over the interfaces of engine: which engines may be used is policy, and who builds is the service"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/oci", nil, "an OCI runtime's bundle and command line: what a box is made of comes in as values"},
@@ -82,7 +85,7 @@ var rows = []row{
 	{"config", []string{"engine", "engine/spec", "policy", "mounts", "egress/rules"}, "reads and checks values, egress/rules those about the network; who opens and wires is the daemon"},
 	{"session/history", []string{"engine"}, "a log of results with counters over it: it knows nothing of sessions"},
 	{"session/imageuser", []string{"engine", "engine/spec", "files", "images"}, "a question to a box, which sessions and boxd run make: files to read in it, images for the kind of an error"},
-	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace", "session/history", "session/imageuser", "images", "egress", "internal/tcprelay",
+	{"session", []string{"internal/linux", "engine", "engine/spec", "engine/choose", "policy", "audit", "session/workspace", "session/history", "session/imageuser", "images", "egress", "internal/tcprelay",
 		"engine/enginetest", "egress/rules"}, // its tests
 		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; images for values and errors, egress for the network of boxes and internal/tcprelay for published ports; the edges are above it"},
 	{"internal/tcprelay", nil, "bytes between two connections: who may connect, and to what, is decided above it"},
@@ -118,7 +121,7 @@ var rows = []row{
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
 		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay"},
+	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},

@@ -45,6 +45,10 @@ type Session struct {
 	Profile         string             `json:"profile"`
 	Image           string             `json:"image,omitempty" doc:"\"host\", or the full reference of an image."`
 	ImageDigest     string             `json:"image_digest,omitempty" doc:"Digest that the image had when the session was created; absent for \"host\"."`
+	Engine          string             `json:"engine,omitempty" doc:"What built its box: native, oci or containerd; absent without a box."`
+	Isolation       string             `json:"isolation,omitempty" doc:"The wall around its box: namespaces or gvisor; absent without a box."`
+	EngineReason    string             `json:"engine_reason,omitempty" doc:"Why it was this engine."`
+	Degraded        string             `json:"degraded,omitempty" doc:"Why its box has a weaker wall than the session asks for; only where it accepts that (require false)."`
 	Network         bool               `json:"network"`
 	NetworkOff      string             `json:"network_off,omitempty" doc:"Why the network that the session has is off now, such as a profile that allows none any more; absent: it is on, or network is false."`
 	NetworkRules    *spec.NetworkRules `json:"network_rules,omitempty" doc:"What narrows the rules of its profile; absent: nothing."`

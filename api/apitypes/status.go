@@ -15,7 +15,8 @@ type Status struct {
 	Sessions  map[string]int `json:"sessions" doc:"Sessions by state; of the caller's tenant unless all tenants are asked for."`
 	Processes int            `json:"processes" doc:"Managed processes that are running."`
 	Execs     int            `json:"execs" doc:"Execs that are running."`
-	Engine    Health         `json:"engine"`
+	Engine    Health         `json:"engine" doc:"Whether a box can be built at all."`
+	Engines   []EngineState  `json:"engines,omitempty" doc:"What boxes of sessions can be built with, in the order in which it is tried; absent while the launcher does not answer."`
 	Warnings  []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
 	Audit     *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota     []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
@@ -25,6 +26,15 @@ type Status struct {
 type Health struct {
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason,omitempty"`
+}
+
+// EngineState says whether boxes can be built with an engine and an isolation.
+type EngineState struct {
+	Engine    string `json:"engine" doc:"native, oci or containerd."`
+	Isolation string `json:"isolation" doc:"namespaces or gvisor."`
+	Available bool   `json:"available"`
+	Runtime   string `json:"runtime,omitempty" doc:"Program that makes the boxes, with its version."`
+	Reason    string `json:"reason,omitempty" doc:"Why it is not available, and what to do."`
 }
 
 // AuditHead is the last line of the audit log's hash chain.
@@ -80,6 +90,7 @@ type Missed struct {
 type Profile struct {
 	Name string `json:"name"`
 	spec.Settings
+	Engines         []string       `json:"engines,omitempty" doc:"Engines that may build the boxes, in the order in which they are tried; absent: those of the daemon."`
 	Images          []string       `json:"images,omitempty" doc:"Patterns of the images that sessions may have; absent: every image."`
 	ImageDigests    bool           `json:"image_digests,omitempty" doc:"Images other than \"host\" need a digest."`
 	AllowNetwork    bool           `json:"allow_network"`

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Host is a machine with boxes, which outlive the clients that make them. It is safe for
@@ -36,6 +37,7 @@ type Host struct {
 	limitings []string
 	noLimits  error
 	files     func(spec engine.Spec, path string) (string, bool)
+	engines   []engine.EngineState
 }
 
 // Hook is called before each operation with its name and its box, volume or directory. It
@@ -47,7 +49,7 @@ type Hook func(ctx context.Context, op, object string) error
 // NewHost returns a host without boxes. The volumes are directories below dir; without dir
 // they cannot be opened.
 func NewHost(dir string) *Host {
-	return &Host{dir: dir, boxes: map[string]*Box{}, made: map[string]int{}, volumes: map[string]*engine.VolumeState{}, limits: map[string]Limit{}}
+	return &Host{dir: dir, engines: []engine.EngineState{{Engine: spec.EngineNative, Isolation: spec.IsolationNamespaces, Runtime: "fake"}}, boxes: map[string]*Box{}, made: map[string]int{}, volumes: map[string]*engine.VolumeState{}, limits: map[string]Limit{}}
 }
 
 // Connect returns a new client of the host.
@@ -76,6 +78,19 @@ func (h *Host) SetHealth(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.health = err
+}
+
+// SetEngine adds an engine with an isolation to those of the host, or changes why boxes cannot be built
+// with it; an empty reason means that they can. A new host has the native engine only.
+func (h *Host) SetEngine(name, isolation, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := slices.IndexFunc(h.engines, func(s engine.EngineState) bool { return s.Engine == name && s.Isolation == isolation })
+	if at < 0 {
+		at = len(h.engines)
+		h.engines = append(h.engines, engine.EngineState{Engine: name, Isolation: isolation, Runtime: "fake"})
+	}
+	h.engines[at].Reason = reason
 }
 
 // IDs lists the boxes that exist, sorted.
@@ -134,6 +149,7 @@ var (
 	_ engine.Service   = (*Client)(nil)
 	_ engine.Storage   = (*Client)(nil)
 	_ engine.Networked = (*liveBox)(nil)
+	_ engine.Choosing  = (*Client)(nil)
 )
 
 // Cut kills the client: all its operations fail from now on.
@@ -161,12 +177,41 @@ func (c *Client) pass(ctx context.Context, op, object string) error {
 	return ctx.Err()
 }
 
+// Engines lists the engines of the host, see [Host.SetEngine].
+func (c *Client) Engines(ctx context.Context) ([]engine.EngineState, error) {
+	if err := c.pass(ctx, "engines", ""); err != nil {
+		return nil, err
+	}
+	c.host.mu.Lock()
+	defer c.host.mu.Unlock()
+	return slices.Clone(c.host.engines), nil
+}
+
+// checkEngine returns engine.ErrNoEngine if the host cannot build boxes as b says.
+func (h *Host) checkEngine(b engine.Spec) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	reason := "not known here"
+	for _, s := range h.engines {
+		if s.Engine == b.Engine && s.Isolation == b.Isolation {
+			reason = s.Reason
+		}
+	}
+	if reason == "" {
+		return nil
+	}
+	return fmt.Errorf("%s with isolation %s: %s: %w", b.Engine, b.Isolation, reason, engine.ErrNoEngine)
+}
+
 // Create makes a box.
 func (c *Client) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox, error) {
 	if err := c.pass(ctx, "create", spec.ID); err != nil {
 		return nil, err
 	}
 	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if err := c.host.checkEngine(spec.WithDefaults()); err != nil {
 		return nil, err
 	}
 	b, err := c.host.create(spec)

@@ -24,6 +24,33 @@ const (
 // Isolations are the values of [Spec].Isolation, the weaker first.
 var Isolations = []string{IsolationNamespaces, IsolationGVisor}
 
+// Offers reports whether boxes of engine can have isolation at all; whether this host has what they
+// need is another question.
+func Offers(engine, isolation string) bool {
+	return engine != EngineNative || isolation == IsolationNamespaces
+}
+
+// Walls lists the isolations that a session of s accepts, best first: the one that it asks for and,
+// unless that is required, the weaker ones.
+func (s Settings) Walls() []string {
+	at := slices.Index(Isolations, s.Isolation)
+	if s.Require || at < 0 {
+		return []string{s.Isolation}
+	}
+	walls := slices.Clone(Isolations[:at+1])
+	slices.Reverse(walls)
+	return walls
+}
+
+// WeakestWall is the last of Walls.
+func (s Settings) WeakestWall() string {
+	walls := s.Walls()
+	return walls[len(walls)-1]
+}
+
+// Weaker reports whether isolation a is a weaker wall than b.
+func Weaker(a, b string) bool { return slices.Index(Isolations, a) < slices.Index(Isolations, b) }
+
 // CheckWord checks that value is empty or one of words. field is its name in errors.
 func CheckWord(field, value string, words []string) error {
 	if value != "" && !slices.Contains(words, value) {

@@ -49,6 +49,9 @@ type Wishes struct {
 	Profile         string  `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
 	Image           *string `json:"image,omitempty" yaml:"image" doc:"Root file system: \"host\", the host's system directories, read-only; or an image such as \"python:3.12\". Empty: the profile's."`
 	LiveWishes      `yaml:",inline"`
+	Engine          *string           `json:"engine,omitempty" doc:"The engine that builds the box: native, oci or containerd. Empty: the first that can, in the order of the profile or of the daemon's configuration."`
+	Isolation       *string           `json:"isolation,omitempty" yaml:"isolation" doc:"The wall around the box: namespaces, or gvisor, a kernel of its own in user space. Never weaker than the profile's."`
+	Require         *bool             `json:"require,omitempty" yaml:"require" doc:"Refuse a box with a weaker wall than isolation says. false accepts one while no engine offers that isolation, and the session says so in degraded."`
 	NetworkRules    *NetworkRules     `json:"network_rules,omitempty" doc:"Narrow what the profile lets a session with a network reach."`
 	Publish         []PublishWish     `json:"publish,omitempty" doc:"Ports of the host that lead to ports of the box, from the pool of the daemon's configuration."`
 	WritableRoot    *bool             `json:"writable_root,omitempty" yaml:"writable_root" doc:"Lay a private writable layer over the root, thrown away with the box."`
@@ -146,6 +149,9 @@ type VolumeWish struct {
 type Settings struct {
 	Image           string   `json:"image" doc:"\"host\", or the full reference of an image."`
 	Pull            string   `json:"pull,omitempty" doc:"When a session pulls its image: never, missing or always."`
+	Engine          string   `json:"engine,omitempty" doc:"The only engine that may build the box; absent: the order decides."`
+	Isolation       string   `json:"isolation" doc:"namespaces or gvisor."`
+	Require         bool     `json:"require" doc:"No weaker wall than isolation says."`
 	Network         bool     `json:"network"`
 	Sensitive       bool     `json:"sensitive" doc:"The session has no network, for good."`
 	CPUs            float64  `json:"cpus"`
@@ -238,6 +244,16 @@ var Table = []*Setting{
 		}
 		return nil
 	}},
+	{Name: "engine", Lock: true, Box: true, Examples: Engines, Flag: "engine", Usage: "engine that builds the box: `ENGINE` native, oci or containerd (default: the first that can)",
+		Rule: func(s *Settings) error { return CheckWord("engine", s.Engine, Engines) }},
+	{Name: "isolation", Lock: true, Box: true, Examples: Isolations, Flag: "isolation", Usage: "wall around the box: `WALL` namespaces or gvisor",
+		Rule: func(s *Settings) error {
+			if !slices.Contains(Isolations, s.Isolation) { // empty is no answer: how strong would that be?
+				return refuse("isolation", Quote(s.Isolation), "must be one of %s", strings.Join(Isolations, ", "))
+			}
+			return nil
+		}},
+	{Name: "require", Lock: true, Flag: "require", Usage: "refuse a weaker wall than --isolation; --require=false accepts one"},
 	{Name: "network", Lock: true, Flag: "network", Usage: "give the session a network beyond loopback, if its profile may have one"},
 	{Name: "sensitive", Lock: true, Flag: "sensitive", Usage: "mark the session as holding sensitive data: no network, for good"},
 	{Name: "cpus", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"0.5", "1", "2", "4", "unlimited"},

@@ -220,7 +220,7 @@ func (s Spec) Validate() error {
 	if err := cmp.Or(CheckWord("engine", s.Engine, Engines), CheckWord("isolation", s.Isolation, Isolations)); err != nil {
 		return err
 	}
-	if s.Engine == EngineNative && s.Isolation == IsolationGVisor {
+	if !Offers(s.Engine, s.Isolation) {
 		return refuse("isolation", Quote(s.Isolation), "needs the engine %q or %q", EngineOCI, EngineContainerd)
 	}
 	if !isHostname(s.Hostname) {

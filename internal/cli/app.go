@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/oneline"
@@ -45,6 +46,8 @@ type EngineOptions struct {
 	InitPath string // the boxd-init binary
 	StateDir string // of locks and leases
 	DataDir  string // of the layers of images; empty: boxes have the host's root only
+	// OCI names runtimes of engine "oci".
+	OCI config.OCI
 	// AllowDegraded is that of boxes that unpack images.
 	AllowDegraded bool
 }

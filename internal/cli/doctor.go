@@ -30,6 +30,7 @@ box, runs a command in it and removes it. Each line of the report is
   degraded   boxes can be built, but are weaker in this respect
   unknown    it could not be checked
   failed     no box can be built
+  absent     an engine that is not on this host, and that nothing asks for
 and says what to do about it. --explain adds the cause on this host, such as a sysctl, a
 missing controller, a mount flag or a restriction of the container that boxd runs in,
 and the command that fixes it.
@@ -52,8 +53,9 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	defer signals.stop()
 	host := doctor.Host{Version: a.Version, RunDir: a.stateDir(stateDir), StateDir: config.DefaultStateDir}
 	// boxd serve --check reports a configuration that cannot be read.
+	oci := a.oci()
 	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
-		host.StateDir = c.StateDir
+		host.StateDir, host.Engines, oci = c.StateDir, c.Policy.Engines, c.OCI
 	}
 	// BOXD_STATE_DIR may name the directory of a daemon, or one that nothing uses yet. The doctor's
 	// launcher must neither write to the first nor create the second.
@@ -62,7 +64,7 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	}
 	host.InitPath, host.InitError = a.initPath(initFlag)
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
-		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir})
+		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir, OCI: oci})
 	}
 	facts := a.Examine(signals.ctx, host)
 	report := doctor.NewReport(facts)

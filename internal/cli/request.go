@@ -3,9 +3,12 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -15,6 +18,7 @@ const jsonOutputLimit = 64 << 20
 // request is a checked command line: what to run, in which box, and what builds the box.
 type request struct {
 	spec    engine.Spec
+	engines choose.Request // that may build the box
 	cmd     engine.Command // without its streams
 	options EngineOptions
 	// userName is the image's user if only the image's /etc/passwd has its number; empty: spec has it.
@@ -24,7 +28,7 @@ type request struct {
 // request checks the flags and the arguments after them, and finds the image. It builds no box yet, so there is
 // nothing to undo.
 func (a *App) request(f *runFlags, args []string) (request, error) {
-	r := request{spec: f.spec(), options: EngineOptions{StateDir: a.stateDir(f.stateDir)}}
+	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir), OCI: a.oci()}}
 	if err := f.check(args); err != nil {
 		return r, err
 	}
@@ -66,6 +70,11 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 	return r, nil
 }
 
+// oci returns the runtimes that the environment names, in the variables of the daemon.
+func (a *App) oci() config.OCI {
+	return config.OCI{Runtime: a.env("", config.EnvPrefix+"OCI_RUNTIME")}
+}
+
 // check applies the rules between flags.
 func (f *runFlags) check(args []string) error {
 	if err := refuseEmpty(f.given, "image", "pull", "workspace", "workdir", "hostname", "init", "state-dir", "data-dir", "upstream", "upstream-login"); err != nil {
@@ -73,6 +82,15 @@ func (f *runFlags) check(args []string) error {
 	}
 	if err := f.checkNetwork(); err != nil {
 		return err
+	}
+	for _, word := range []struct {
+		flag  string
+		given *string
+		words []string
+	}{{"--engine", f.wishes.Engine, spec.Engines}, {"--isolation", f.wishes.Isolation, spec.Isolations}} {
+		if word.given != nil && !slices.Contains(word.words, *word.given) {
+			return &engine.FieldError{Field: word.flag, Value: spec.Quote(*word.given), Rule: "must be one of " + strings.Join(word.words, ", ")}
+		}
 	}
 	if bad, ok := errors.AsType[*engine.FieldError](spec.ValidatePublish(f.publish)); ok {
 		return &engine.FieldError{Field: "--publish", Value: bad.Value, Rule: bad.Rule}
@@ -84,12 +102,31 @@ func (f *runFlags) check(args []string) error {
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
 	case f.pull != spec.PullMissing && f.pull != spec.PullNever && f.pull != spec.PullAlways:
 		return &engine.FieldError{Field: "--pull", Value: spec.Quote(f.pull), Rule: "must be missing, never or always"}
+	case f.wishes.Isolation != nil && !offered(f.engines()):
+		return &engine.FieldError{Field: "--isolation", Value: spec.Quote(*f.wishes.Isolation), Rule: fmt.Sprintf("the engine %s does not have it: leave --engine out, or name another", *f.wishes.Engine)}
 	case !f.remove:
 		return &engine.FieldError{Field: "--rm", Value: "false", Rule: "must be true: boxd run keeps no box; boxd exec runs in a session that stays"}
 	case f.wishes.UpperSize != nil && (f.wishes.WritableRoot == nil || !*f.wishes.WritableRoot):
 		return &engine.FieldError{Field: "--upper-size", Value: f.wishes.UpperSize.String(), Rule: "needs --rw-rootfs"}
 	}
 	return nil
+}
+
+// engines returns the engines that may build the box: the one that was named, or else the first that has
+// the isolation.
+func (f *runFlags) engines() choose.Request {
+	r := choose.Request{Order: spec.Engines, Walls: []string{spec.IsolationNamespaces}}
+	if f.wishes.Engine != nil {
+		r.Order = []string{*f.wishes.Engine}
+	}
+	if f.wishes.Isolation != nil {
+		r.Walls = []string{*f.wishes.Isolation}
+	}
+	return r
+}
+
+func offered(r choose.Request) bool {
+	return slices.ContainsFunc(r.Order, func(name string) bool { return spec.Offers(name, r.Walls[0]) })
 }
 
 func (f *runFlags) spec() engine.Spec {

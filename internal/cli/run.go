@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/session/imageuser"
@@ -122,7 +123,7 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (result engi
 			return result, nil, fmt.Errorf("--image %s: %w", spec.Quote(f.image), err)
 		}
 	}
-	box, err := eng.Create(ctx, r.spec)
+	box, _, err := choose.New[engine.Box](eng).Create(ctx, r.spec, r.engines)
 	if err != nil {
 		return result, nil, f.nameFlag(err)
 	}

@@ -24,13 +24,13 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 	found, warnings := []error{loadErr}, []error(nil)
 	if loadErr == nil {
 		found, warnings = a.CheckServe(o)
-		host := doctor.Host{Version: a.Version, RunDir: o.Config.RuntimeDir, StateDir: o.Config.StateDir, InitPath: o.InitPath, InitError: o.InitError}
+		host := doctor.Host{Version: a.Version, RunDir: o.Config.RuntimeDir, StateDir: o.Config.StateDir, Engines: o.Config.Policy.Engines, InitPath: o.InitPath, InitError: o.InitError}
 		host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
 			runDir := host.RunDir
 			if !isLaunchersDir(runDir) { // the check must not create it
 				runDir = defaultStateDir
 			}
-			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir})
+			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir, OCI: o.Config.OCI})
 		}
 		facts := a.Examine(signals.ctx, host)
 		report = doctor.NewReport(facts)
@@ -39,8 +39,9 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 			report.Checks = slices.DeleteFunc(report.Checks, func(c doctor.Check) bool {
 				return c.Name == "privilege" || c.Name == "boxd-init" || c.Name == "box"
 			})
-			report.OK = !slices.ContainsFunc(report.Checks, func(c doctor.Check) bool { return c.Status == doctor.Failed })
+			report.OK = true
 		}
+		report.OK = report.OK && !slices.ContainsFunc(report.Checks, func(c doctor.Check) bool { return c.Status == doctor.Failed })
 	}
 	if sig := signals.received(); sig != 0 {
 		return &statusError{status: 128 + int(sig)}
@@ -59,7 +60,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 		line(doctor.Degraded, "configuration", oneline.Error(err))
 	}
 	for _, c := range report.Checks {
-		if c.Status != doctor.OK {
+		if c.Status != doctor.OK && c.Status != doctor.Absent {
 			line(c.Status, c.Name, strings.ReplaceAll(c.Detail, "\n", "; "))
 		}
 	}

@@ -68,15 +68,23 @@ func orEmpty[T any](list []T) []T {
 }
 
 func writeSessions(w screen, list []apitypes.Session, now time.Time) error {
-	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "IMAGE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN", "SENSITIVE")
+	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "ENGINE", "IMAGE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN", "SENSITIVE")
 	for _, s := range list {
 		ends := ""
 		if s.ExpiresAt != nil {
 			ends = short(s.ExpiresAt.Sub(now))
 		}
-		t.row(s.ID, s.Tenant, s.State, s.Profile, shortImage(s), fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
+		t.row(s.ID, s.Tenant, s.State, s.Profile, engineText(s), shortImage(s), fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
 	}
 	return t.flush()
+}
+
+// engineText is what built the box of a session for a list: with its wall, unless that is the usual one.
+func engineText(s apitypes.Session) string {
+	if s.Isolation == "" || s.Isolation == spec.IsolationNamespaces {
+		return s.Engine
+	}
+	return s.Engine + "/" + s.Isolation
 }
 
 // shortImage is the image of a session for a list: without the registry and the directory of official images.
@@ -115,6 +123,13 @@ func writeSession(w screen, s apitypes.Session) error {
 	t.row("tenant", s.Tenant)
 	t.row("state", s.State+reason(s.Reason))
 	t.row("box", s.Box)
+	if s.Engine != "" {
+		t.row("engine", s.Engine+reason(s.EngineReason))
+		t.row("isolation", s.Isolation)
+	}
+	if s.Degraded != "" {
+		t.row("degraded", s.Degraded)
+	}
 	t.row("profile", s.Profile)
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
 		t.row("label", key+"="+s.Labels[key])

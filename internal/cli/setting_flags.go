@@ -27,7 +27,7 @@ func settingFlags(cmd *cobra.Command, wishes *spec.Wishes, box bool) {
 			cmd.Flags().VarPF(boolValue{v}, t.Flag, "", t.Usage).NoOptDefVal = "true"
 			continue
 		}
-		if box {
+		if box && wish.Type().Elem().Kind() != reflect.String { // the usage has the default of a word
 			v.text = strings.NewReplacer(" ", "", "iB", "").Replace(t.Text(t.Of(&defaults)))
 		}
 		cmd.Flags().Var(v, t.Flag, t.Usage)

@@ -79,6 +79,16 @@ func writeStatus(w screen, s apitypes.Status) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Sessions)) {
 		t.row("sessions "+name, fmt.Sprint(s.Sessions[name]))
 	}
+	for _, e := range s.Engines {
+		text := "available"
+		if !e.Available {
+			text = "not available" + reason(e.Reason)
+		}
+		if e.Runtime != "" {
+			text += " (" + e.Runtime + ")"
+		}
+		t.row("engine "+e.Engine+" "+e.Isolation, text)
+	}
 	t.row("processes", fmt.Sprint(s.Processes))
 	t.row("commands", fmt.Sprint(s.Execs))
 	for _, warning := range s.Warnings {

@@ -164,7 +164,7 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	defer cancel()
 	_, err = native.StartLauncher(ctx, native.LauncherOptions{
 		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid,
-		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Logger: d.log,
+		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Runtimes: Runtimes(d.Config.OCI), Logger: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("starting the launcher service: %w", err)
@@ -174,6 +174,9 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	// its user.
 	return native.AdmitClient(d.dirs.runtime, os.Getpid())
 }
+
+// Runtimes returns the programs that a configuration names for the launcher.
+func Runtimes(oci config.OCI) native.Runtimes { return native.Runtimes{OCI: oci.Runtime} }
 
 // checkRoots refuses mount roots that the launcher's command line cannot express.
 func checkRoots(roots []string) error {

@@ -27,7 +27,11 @@ func (r *Report) Explain(f Facts) {
 	r.Surroundings = f.Around.String()
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		if c.Status == OK {
+		if c.Status == OK || c.Status == Absent {
+			continue
+		}
+		if strings.HasPrefix(c.Name, enginePrefix) {
+			c.Cause = "the launcher has looked at the program, and says above what is wrong with it"
 			continue
 		}
 		c.Cause = "not known to the doctor: what the kernel said is above"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/netns"
@@ -57,6 +58,9 @@ type Facts struct {
 	// answered.
 	InitError error
 	Box       Trial
+	// Engines are those that boxes can be built with, and Wanted those of the daemon's configuration.
+	Engines []EngineFacts
+	Wanted  []string
 
 	// Leftovers are things in RunDir that launchers could not remove.
 	RunDir    string
@@ -72,12 +76,20 @@ type Trial struct {
 	Create, Run time.Duration
 }
 
+// EngineFacts are about one engine with one isolation.
+type EngineFacts struct {
+	engine.EngineState
+	// Box is tried if the engine is available and not the native one, which Facts.Box has tried.
+	Box Trial
+}
+
 // Host is what the caller tells Gather.
 type Host struct {
 	Version   string
 	InitPath  string
-	InitError error  // says why there is no InitPath
-	StateDir  string // of the daemon
+	InitError error    // says why there is no InitPath
+	StateDir  string   // of the daemon
+	Engines   []string // of the daemon's configuration
 	NewEngine func(ctx context.Context) (engine.Engine, error)
 	RunDir    string // of launchers
 }
@@ -137,6 +149,7 @@ func Gather(ctx context.Context, h Host) Facts {
 	if f.UID == 0 {
 		f.HostWide, f.HostWideError = netns.FindHostWide()
 	}
+	f.Wanted = h.Engines
 	f.StateDir = existing(h.StateDir)
 	f.WorkspaceError = linux.ProbeIDMap(f.StateDir)
 	f.Images = gatherImages(f.StateDir)
@@ -206,15 +219,40 @@ func (f *Facts) tryBox(ctx context.Context, h Host) {
 			f.Box.Degraded = true
 		}
 	}
+	f.tryEngines(ctx, eng)
 	if err := eng.Close(); err != nil && f.Box.Error == nil {
 		f.Box.Error = err
 	}
 }
 
+// engineTime bounds the trial of one engine. gVisor takes about a second for a box.
+const engineTime = 10 * time.Second
+
+// tryEngines tries the engines that eng has besides its own.
+func (f *Facts) tryEngines(ctx context.Context, eng engine.Engine) {
+	choosing, ok := eng.(engine.Choosing)
+	if !ok {
+		return
+	}
+	states, err := choosing.Engines(ctx)
+	if err != nil {
+		return // the launcher does not answer, which the box says
+	}
+	for _, s := range states {
+		e := EngineFacts{EngineState: s}
+		if s.Available() && s.Engine != spec.EngineNative {
+			limited, cancel := context.WithTimeout(ctx, engineTime)
+			e.Box = try(limited, eng, engine.Spec{Engine: s.Engine, Isolation: s.Isolation, AllowDegraded: true})
+			cancel()
+		}
+		f.Engines = append(f.Engines, e)
+	}
+}
+
 // try builds a box, runs a command in it and removes the box.
-func try(ctx context.Context, eng engine.Engine, spec engine.Spec) (t Trial) {
+func try(ctx context.Context, eng engine.Engine, b engine.Spec) (t Trial) {
 	began := time.Now()
-	box, err := eng.Create(ctx, spec)
+	box, err := eng.Create(ctx, b)
 	if err != nil {
 		t.Error = err
 		return t

@@ -24,6 +24,7 @@ const (
 	Unknown  Status = "unknown"  // could not be examined
 	Degraded Status = "degraded" // boxes can be built, but are weaker in this respect
 	Failed   Status = "failed"   // no box can be built
+	Absent   Status = "absent"   // not on this host, and nobody has asked for it
 )
 
 // Check is one line of a report.
@@ -67,6 +68,7 @@ func NewReport(f Facts) Report {
 	r.Checks = append(r.Checks, f.workspaces())
 	r.Checks = append(r.Checks, f.images()...)
 	r.Checks = append(r.Checks, f.init(), f.box())
+	r.Checks = append(r.Checks, f.engines()...)
 	for _, l := range f.Leftovers {
 		r.Checks = append(r.Checks, f.leftover(l))
 	}
