@@ -170,6 +170,7 @@ lint:
 	CGO_ENABLED=1 $(GO) vet -tags=$(TESTTAGS) ./...
 	@for os in windows $(if $(FULL),darwin); do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
 	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
+	cd cmd/boxd-containerd && $(GO) vet ./...
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
@@ -191,11 +192,12 @@ DESTDIR ?=
 PREFIX  ?= /usr
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 .PHONY: install
-install: build
+install: build build-containerd
 	install -D -m 0755 "$(BIN)/boxd" "$(DESTDIR)$(PREFIX)/bin/boxd"
 	install -D -m 0755 "$(BIN)/boxd-init" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-init"
+	install -D -m 0755 "$(BIN)/boxd-containerd" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-containerd"
 	install -D -m 0644 -t "$(DESTDIR)$(UNITDIR)" packaging/systemd/*
-	@sed -i 's,^ExecStart=/usr/,ExecStart=$(PREFIX)/,' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
+	@sed -i '/^ExecStart=/s,/usr/\(bin\|libexec\)/,$(PREFIX)/\1/,g' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
 	@rm -rf "$(BIN)/share"
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || date +%s)} \
 		CGO_ENABLED=0 $(GO) run -buildvcs=false -ldflags '$(STAMP)' ./packaging/manual "$(BIN)/share"

@@ -1,13 +1,14 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -73,8 +75,11 @@ func (s *server) answer(typ byte, body []byte) (r proto.Reply) {
 		} else if errdefs.IsUnavailable(err) {
 			s.drop(c)
 			// What is wrong at the address now says more than what the client saw of it.
-			_, now := s.connect()
-			err = fmt.Errorf("%w: %w", errNoEngine, cmp.Or(now, err))
+			if _, now := s.connect(); now != nil {
+				err = now
+			} else {
+				err = fmt.Errorf("%w: %w", errNoEngine, err)
+			}
 		}
 	}
 	if err != nil {
@@ -103,7 +108,10 @@ func (s *server) handle(ctx context.Context, c *client.Client, typ byte, q proto
 	case proto.TypeStats:
 		r.Stats, err = usage(ctx, c, q.ID)
 	case proto.TypeRemove:
-		err = remove(ctx, c, q.ID)
+		var clean bool
+		if clean, err = remove(ctx, c, q.ID); err == nil && !clean {
+			err = endShim(q.ID)
+		}
 	default:
 		err = fmt.Errorf("request of unknown type %d", typ)
 	}
@@ -175,7 +183,7 @@ func (s *server) dial(ctx context.Context, _ string) (net.Conn, error) {
 func state(ctx context.Context, c *client.Client) (proto.State, error) {
 	v, err := c.Version(ctx)
 	if err != nil {
-		return proto.State{}, err
+		return proto.State{}, errgrpc.ToNative(err)
 	}
 	// Such as "1.6.20~ds1" and "v2.1.9".
 	majorText, rest, _ := strings.Cut(strings.TrimPrefix(v.Version, "v"), ".")
@@ -197,14 +205,14 @@ func create(ctx context.Context, c *client.Client, id string, m *proto.Create) (
 	if _, err := state(ctx, c); err != nil {
 		return 0, err
 	}
-	if err := remove(ctx, c, id); err != nil {
+	if _, err := remove(ctx, c, id); err != nil {
 		return 0, fmt.Errorf("removing an earlier container %q: %w", id, err)
 	}
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
 			defer cancel()
-			_ = remove(ctx, c, id) // the launcher asks for it again
+			_, _ = remove(ctx, c, id) // the launcher asks for it again
 		}
 	}()
 	container, err := c.NewContainer(ctx, id,
@@ -232,26 +240,72 @@ func taskOf(ctx context.Context, c *client.Client, id string) (client.Task, erro
 	return container.Task(ctx, nil)
 }
 
-// remove removes a container and its task, if they exist. It kills PID 1.
-func remove(ctx context.Context, c *client.Client, id string) error {
+// remove removes a container and its task, if they exist. It kills PID 1. clean means that there
+// was a task, whose shim ends with it.
+func remove(ctx context.Context, c *client.Client, id string) (clean bool, err error) {
 	container, err := c.LoadContainer(ctx, id)
 	if errdefs.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	task, err := container.Task(ctx, nil)
 	if err == nil {
 		err = removeTask(ctx, task)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("deleting task: %w", err)
+		return false, fmt.Errorf("deleting task: %w", err)
 	}
+	clean = err == nil
 	if err := container.Delete(ctx); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("deleting container: %w", err)
+		return clean, fmt.Errorf("deleting container: %w", err)
+	}
+	return clean, nil
+}
+
+// endShim kills the shim of a container that has no task. If containerd is killed while it creates
+// a task, the next containerd keeps the shim and the bundle but knows no task to delete, so
+// nothing would ever end the shim. When it ends, containerd removes the bundle.
+func endShim(id string) error {
+	processes, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	for _, p := range processes {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || !isShim(pid, id) {
+			continue
+		}
+		pidfd, err := linux.PidfdOpen(pid)
+		if err != nil {
+			continue // it has ended
+		}
+		if isShim(pid, id) { // pidfd is of this process if it still is
+			err = linux.PidfdSignal(pidfd, unix.SIGKILL)
+		}
+		pidfd.Close()
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("ending shim %d: %w", pid, err)
+		}
 	}
 	return nil
+}
+
+// isShim reports whether process pid is the shim of a container of boxd's, as containerd starts it.
+func isShim(pid int, id string) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return false
+	}
+	args := strings.Split(string(line), "\x00")
+	has := func(option, value string) bool {
+		at := slices.Index(args, option)
+		return at > 0 && at+1 < len(args) && args[at+1] == value
+	}
+	var st unix.Stat_t
+	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && has("-namespace", proto.Namespace) && has("-id", id) &&
+		unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && st.Uid == 0
 }
 
 func removeTask(ctx context.Context, task client.Task) error {

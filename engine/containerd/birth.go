@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,12 +62,16 @@ func (e *Engine) Create(ctx context.Context, b Birth) (pid int, err error) {
 		Root:    filepath.Join(dir, stateName),
 		Spec:    b.Spec,
 	}})
-	served := m.end()
+	m.listener.Close()
+	<-m.done
 	switch {
-	case err != nil:
-		return 0, fmt.Errorf("creating container %q: %w", b.Container, errors.Join(err, served))
-	case served != nil:
-		return 0, fmt.Errorf("creating container %q: %w", b.Container, served)
+	case err != nil && m.err != nil:
+		return 0, fmt.Errorf("creating container %q: %w: %w", b.Container, err, m.err)
+	case err == nil && !m.served:
+		err = fmt.Errorf("its shim has not started boxd's stand-in of runc: boxd needs a runtime that runs runc, such as %s", DefaultRuntime)
+	}
+	if err := cmp.Or(err, m.err); err != nil {
+		return 0, fmt.Errorf("creating container %q: %w", b.Container, err)
 	}
 	if err := os.Rename(filepath.Join(dir, standin.ProgramName), filepath.Join(dir, standin.Name)); err != nil {
 		return 0, err
@@ -85,16 +90,16 @@ func (e *Engine) Run(ctx context.Context, container string) error {
 // midwife waits for the stand-in of one box.
 type midwife struct {
 	listener *net.UnixListener
-	done     chan struct{}
-	err      error // valid when done is closed; nil if there was no stand-in
-	served   bool  // valid when done is closed
+	done     chan struct{} // closed when nothing more happens; the following is valid then
+	served   bool          // something has connected
+	err      error         // why it did not get the box
 }
 
 // attend makes the directory of a container, and waits in the background for the stand-in, to
 // which it gives the files of b.
 func (e *Engine) attend(b Birth) (*midwife, error) {
-	dir := e.dir(b.Container)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := e.makeDir(b.Container)
+	if err != nil {
 		return nil, err
 	}
 	for name, target := range map[string]string{
@@ -128,16 +133,6 @@ func (e *Engine) attend(b Birth) (*midwife, error) {
 		m.served, m.err = true, e.deliver(sock, b)
 	}()
 	return m, nil
-}
-
-// end ends the wait for the stand-in, and returns why it has not got the box.
-func (m *midwife) end() error {
-	m.listener.Close()
-	<-m.done
-	if !m.served {
-		return errors.New("the shim has not started boxd's stand-in of runc: boxd needs a runtime that runs runc, such as " + DefaultRuntime)
-	}
-	return m.err
 }
 
 // deliver gives the files of a box to the process at the other end, if that is the stand-in. It

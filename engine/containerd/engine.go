@@ -130,7 +130,21 @@ func (e *Engine) forget(ctx context.Context, container string) error {
 	if _, err := e.request(ctx, proto.TypeRemove, proto.Request{Within: removeTime, ID: container}); err != nil {
 		return fmt.Errorf("removing container %q: %w", container, err)
 	}
-	return os.RemoveAll(dir)
+	err := os.RemoveAll(dir)
+	_ = os.Remove(e.base()) // fails unless it was the last
+	return err
+}
+
+// makeDir makes the directory of a container, and the one above, which other launchers remove
+// while it is empty.
+func (e *Engine) makeDir(container string) (dir string, err error) {
+	dir = e.dir(container)
+	for range 100 {
+		if err = os.MkdirAll(dir, 0o700); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return dir, err
 }
 
 // Pauses between the attempts of settle.
@@ -198,7 +212,7 @@ func (e *Engine) settleOne(ctx context.Context, container string) error {
 	if _, err := os.Stat(filepath.Join(dir, boxName)); err == nil {
 		return nil // the box is there, or another launcher is about to sweep it
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if _, err := e.makeDir(container); err != nil {
 		return err
 	}
 	// The shim runs it to delete the container. It is missing if the host's /run was emptied.

@@ -121,7 +121,6 @@ func startHelper(ctx context.Context, o Options) (*helper, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer theirs.Close()
 	conn.RefuseFDs()
 	cmd := &exec.Cmd{
 		Path:       o.Program,
@@ -133,7 +132,9 @@ func startHelper(ctx context.Context, o Options) (*helper, error) {
 		// The terminal's signals are meant for others.
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	theirs.Close() // its own copy alone shall keep the connection
+	if err != nil {
 		conn.Close()
 		return nil, err
 	}

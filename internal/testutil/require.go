@@ -88,7 +88,7 @@ func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 
 // programs are installed on every test machine: see .ci/setup.
 var programs = map[string]bool{
-	"umoci": true, "skopeo": true, "busybox": true, "docker-registry": true, "htpasswd": true, "mkfs.ext4": true,
+	"umoci": true, "runc": true, "containerd": true, "ctr": true, "skopeo": true, "busybox": true, "docker-registry": true, "htpasswd": true, "mkfs.ext4": true,
 	"sh": true, "python3": true, "gcc": true, "cc": true, "git": true,
 	"mount": true, "ip": true, "unshare": true, "setpriv": true,
 	"file": true, "man": true, "gpg": true, "gpg-agent": true,

@@ -140,6 +140,10 @@ func (w *world) birth(t *testing.T, name string, args ...string) (b containerd.B
 // compareStats compares what containerd reports with the files of the cgroups in which PID 1 is.
 func compareStats(t *testing.T, w *world, e *containerd.Engine, container string, pid int) {
 	t.Helper()
+	awaitWithin(t, "PID 1 runs its program", func() bool {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return len(name) > 0 && !strings.HasPrefix(string(name), "runc")
+	})
 	s, err := e.Stats(t.Context(), container)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +221,7 @@ func TestContainer(t *testing.T) {
 	ours.Close()
 	e.Forget(t.Context(), b.Container)
 	d.AwaitEmpty()
-	if left, err := os.ReadDir(filepath.Join(w.state, "containerd")); len(left) > 0 || err != nil {
+	if left, err := os.ReadDir(w.state); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -35,7 +35,7 @@ type Daemon struct {
 	dir string
 	ns  *os.File // mount namespace
 	cmd *exec.Cmd
-	log *bytes.Buffer // of the last process; read it only once that has ended
+	log *bytes.Buffer // problems of the last process; read it only once that has ended
 	eof chan struct{} // closed when log is complete
 }
 
@@ -102,7 +102,9 @@ func (d *Daemon) Restart() {
 	go func() {
 		defer close(d.eof)
 		for lines.Scan() {
-			d.log.WriteString(lines.Text() + "\n")
+			if !strings.Contains(lines.Text(), "loading plugin") {
+				d.log.WriteString(lines.Text() + "\n")
+			}
 			if strings.Contains(lines.Text(), "containerd successfully booted") {
 				booted <- true
 			}

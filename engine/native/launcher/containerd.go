@@ -56,14 +56,18 @@ func (c *containerdRuntime) look(fresh bool) (string, error) {
 	}
 	c.looking.Lock()
 	defer c.looking.Unlock()
-	holds := soundTime
-	if c.err != nil {
+	// A create that finds containerd hanging takes as long as containerd may take for one. The
+	// question takes a millisecond, and its time is short. So it is asked each time, unless it
+	// has just failed.
+	holds := freshTime
+	switch {
+	case fresh:
+	case c.err != nil:
 		holds = unsoundTime
+	default:
+		holds = 0
 	}
-	if fresh {
-		holds = freshTime
-	}
-	if c.when.IsZero() || time.Since(c.when) >= holds {
+	if time.Since(c.when) >= holds {
 		c.version, c.err = c.engine.State(context.Background())
 		c.when = time.Now()
 	}
