@@ -15,6 +15,9 @@ func (l *Launcher) handleEngines() (any, error) {
 
 // checkEngine returns engine.ErrNoEngine if this launcher cannot build boxes as s says.
 func (l *Launcher) checkEngine(s engine.Spec) error {
+	if isGVisor(s) && l.runtimes[kindOf(s)] != nil {
+		return checkGVisor(s)
+	}
 	if s.Engine != spec.EngineNative || s.Isolation != spec.IsolationNamespaces {
 		return fmt.Errorf("engine %q with isolation %q: %w", s.Engine, s.Isolation, engine.ErrNoEngine)
 	}

@@ -307,7 +307,7 @@ func (b *box) undone(c engine.Change) engine.Change {
 func (b *box) limit(l engine.Limits) error {
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
-	if err := b.group.Set(groupLimits(l, b.spec.AllowDegraded)); err != nil {
+	if err := b.group.Set(limitsOf(b.spec, l)); err != nil {
 		return limitError(err)
 	}
 	b.mu.Lock()

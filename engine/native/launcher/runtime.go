@@ -3,6 +3,7 @@ package launcher
 import (
 	"context"
 	"os"
+	"path/filepath"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -54,5 +55,6 @@ func kindOf(s engine.Spec) kind { return kind{s.Engine, s.Isolation} }
 func (l *Launcher) openRuntimes() {
 	l.runtimes = map[kind]boxRuntime{
 		{spec.EngineNative, spec.IsolationNamespaces}: native{},
+		{spec.EngineOCI, spec.IsolationGVisor}:        &gvisor{path: "/tmp/rs/runsc", dir: filepath.Join(l.instance.private(), "guest")},
 	}
 }
