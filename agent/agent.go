@@ -100,6 +100,9 @@ func setUp(frame *wire.Frame) (*agent, error) {
 	if err := unix.SetNonblock(frame.FDs[0], false); err != nil {
 		return nil, os.NewSyscallError("taking listening socket", err)
 	}
+	if err := limitResources(); err != nil {
+		return nil, err
+	}
 	// A descriptor, because each use of a path would look it up again, in a child that may
 	// lack the rights for that.
 	self, err := os.OpenFile("/proc/self/exe", unix.O_PATH, 0)

@@ -5,8 +5,27 @@ import (
 	"os"
 	"unsafe"
 
+	"github.com/boxd/boxd/agent/wire"
 	"golang.org/x/sys/unix"
 )
+
+// limitResources sets the resource limits that the whole box inherits. From outside, the
+// launcher could not set them without CAP_SYS_RESOURCE, because root does not own the box's
+// user namespace.
+func limitResources() error {
+	for _, r := range wire.BoxRlimits {
+		var now unix.Rlimit
+		if err := unix.Getrlimit(int(r.Resource), &now); err != nil {
+			return os.NewSyscallError("getrlimit", err)
+		}
+		// A hard limit cannot be raised: a stricter one stays.
+		hard := min(r.Hard, now.Max)
+		if err := unix.Setrlimit(int(r.Resource), &unix.Rlimit{Cur: min(r.Soft, hard), Max: hard}); err != nil {
+			return os.NewSyscallError("setrlimit", err)
+		}
+	}
+	return nil
+}
 
 // harden makes the process unreadable for commands and installs the seccomp program on
 // all of its threads. It returns the descriptor that reports the calls which the program

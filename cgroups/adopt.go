@@ -38,9 +38,16 @@ func (h *Host) Adopt(id string, owner Owner, l Limits) (_ *Group, err error) {
 	return g, err
 }
 
-// HasInit reports whether process pid is in the cgroup for PID 1 of the box.
+// HasInit reports whether the main thread of process pid is in the cgroups for PID 1 of the box, on
+// every hierarchy.
 func (g *Group) HasInit(pid int) (bool, error) {
 	pids, err := readPIDs(g.v2.box, "init/cgroup.procs")
+	for _, t := range g.v1 {
+		if err != nil || !slices.Contains(pids, pid) {
+			return false, err
+		}
+		pids, err = readPIDs(t.box, "tasks")
+	}
 	return slices.Contains(pids, pid), err
 }
 

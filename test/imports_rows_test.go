@@ -57,9 +57,10 @@ var rows = []row{
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
+	{"engine/oci", nil, "an OCI runtime's bundle and command line: what a box is made of comes in as values"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/oci",
 		"agent", "agent/wire", "cgroups", "layers", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
@@ -142,10 +143,11 @@ var everybody = []string{"..."}
 
 var foreigns = []foreign{
 	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
-		"agent/...", "engine/native/...", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "test/..."}, everybody, "values and policy make no system calls"},
+		"agent/...", "engine/native/...", "engine/oci", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "test/..."}, everybody, "values and policy make no system calls"},
 	{"golang.org/x/net", []string{"egress", "egress/rules"}, []string{"test/network"}, "names become ASCII, and an upstream proxy speaks SOCKS5, in one place; a test plays the name server"},
 	{"golang.org/x/time", []string{"policy", "egress", "session"}, nil, "requests are limited in one place, bytes of a box's network in another, and reports about its connections in a third"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
+	{"github.com/opencontainers/runtime-spec", []string{"engine/oci"}, nil, "the types of an OCI bundle"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},

@@ -11,12 +11,16 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 )
 
 // DefaultStateDir is the default directory in which launchers record what must be found
 // again after a crash.
 const DefaultStateDir = "/run/boxd"
+
+// Runtimes names the programs that build boxes for a launcher.
+type Runtimes = rpc.Runtimes
 
 // Options of [Start].
 type Options struct {
@@ -31,6 +35,8 @@ type Options struct {
 	// creates for root alone; its parent must exist. Several engines may share it. Empty:
 	// there are no layers.
 	DataDir string
+	// Runtimes are programs that build boxes, besides InitPath.
+	Runtimes Runtimes
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }

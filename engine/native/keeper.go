@@ -39,6 +39,8 @@ type LauncherOptions struct {
 	// Workspaces is a directory of the client. The client may also mount what it owns in
 	// there. Empty means none.
 	Workspaces string
+	// Runtimes are programs that build boxes, besides the launcher.
+	Runtimes Runtimes
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
@@ -100,7 +102,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		keeper.Close() // a nil file is fine
 		return false, context.Cause(ctx)
 	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
-		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots)
+		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots) && h.Runtimes == o.Runtimes
 		if h.Busy || !orphaned && (same || keeper == nil) {
 			keeper.Close()
 			return true, nil
@@ -214,6 +216,7 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 	for _, root := range o.MountRoots {
 		args = append(args, "--mount-root", root)
 	}
+	args = append(args, o.Runtimes.Args()...)
 	cmd := initCommand(exe, args...)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)

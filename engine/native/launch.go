@@ -37,6 +37,7 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
 	}
+	args = append(args, o.Runtimes.Args()...)
 	cmd := initCommand(exe, args...)
 	cmd.ExtraFiles = []*os.File{socket}
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // keeps its mounts private

@@ -35,6 +35,8 @@ type ServiceOptions struct {
 	// Workspaces is a directory in which the client can also mount what belongs to it.
 	// Empty: there is none.
 	Workspaces string
+	// Runtimes are programs that build boxes.
+	Runtimes rpc.Runtimes
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
@@ -42,7 +44,8 @@ type ServiceOptions struct {
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
-//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]...
+//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [--oci-runtime PATH]
+//	[--gvisor-runtime PATH]
 //
 // Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {
@@ -67,6 +70,7 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 			o.MountRoots = append(o.MountRoots, args[1])
 		case args[0] == "--client":
 			o.ClientUID, o.ClientGID, err = parseClient(args[1])
+		case o.Runtimes.Parse(args[0], args[1]):
 		default:
 			return o, fmt.Errorf("option %q: unknown", args[0])
 		}
@@ -145,7 +149,7 @@ func (o *ServiceOptions) args(role ...string) []string {
 	for _, root := range o.MountRoots {
 		args = append(args, "--mount-root", root)
 	}
-	return args
+	return append(args, o.Runtimes.Args()...)
 }
 
 // roots reads the mount roots. A client that is root has none, and can reach everything.

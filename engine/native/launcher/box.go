@@ -108,9 +108,13 @@ func (b *box) destroy() error {
 	if ended == nil && b.group != nil { // without cgroups, no birth was prepared
 		ended = b.runtime.forget(ctx, b.group.ID)
 	}
+	unborn := b.group != nil && b.pidfd == nil
 	if err := errors.Join(err, ended, b.destroyParts(ctx)); err != nil {
 		// The directory and the lease stay, and the next launcher sweeps again.
 		return fmt.Errorf("removing box %q: %w", b.id, err)
+	}
+	if unborn {
+		reapStrays(b.group.ID)
 	}
 	b.wave.leave()
 	return b.forget()

@@ -3,37 +3,18 @@ package launcher
 import (
 	"fmt"
 	"os"
-
-	"github.com/boxd/boxd/agent/wire"
-	"golang.org/x/sys/unix"
 )
 
-// ConfineStage sets limits that the whole box inherits from the init stage. The stage is
-// root in the box's user namespace and still sees the host's /proc.
-//
-// It forbids user namespaces within the box's (namespaces(7): the files in /proc/sys/user
-// govern the user namespace of the process that opens them). So clone3, whose flags a
+// ConfineStage forbids user namespaces within the box's (namespaces(7): the files in
+// /proc/sys/user govern the user namespace of the process that opens them). The stage is
+// root in the box's user namespace and still sees the host's /proc. So clone3, whose flags a
 // seccomp filter cannot see, gives a command no user namespace, and without one no other
 // namespace either. A second filter for commands that answers clone3 with ENOSYS, as
 // Docker's does, would have to be compiled by the kernel for every single command.
-//
-// It also sets the resource limits. From outside, the launcher could not set them without
-// CAP_SYS_RESOURCE, because root does not own the box's user namespace.
 func ConfineStage() error {
 	const path = "/proc/sys/user/max_user_namespaces"
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil {
 		return fmt.Errorf("forbidding user namespaces: %w", err)
-	}
-	for _, r := range wire.BoxRlimits {
-		var now unix.Rlimit
-		if err := unix.Getrlimit(int(r.Resource), &now); err != nil {
-			return os.NewSyscallError("getrlimit", err)
-		}
-		// A hard limit cannot be raised: a stricter one stays.
-		hard := min(r.Hard, now.Max)
-		if err := unix.Setrlimit(int(r.Resource), &unix.Rlimit{Cur: min(r.Soft, hard), Max: hard}); err != nil {
-			return os.NewSyscallError("setrlimit", err)
-		}
 	}
 	return nil
 }

@@ -30,10 +30,10 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 		service: l.service != nil && !w.probe,
 		work:    w,
 	}
-	if err := l.checkEngine(b.spec); err != nil {
+	var err error
+	if b.runtime, err = l.runtimeOf(w, b.spec); err != nil {
 		return nil, err
 	}
-	b.runtime = l.runtimes[kindOf(b.spec)]
 	b.init()
 	if !b.service {
 		b.wave = l.waves.takePlace()

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
@@ -29,11 +32,14 @@ import (
 // user namespace of the box. It has no seccomp filter: no command can reach it, and the sandbox has
 // filters of its own.
 type gvisor struct {
+	ociPrograms
 	native
-	path string // of runsc
-	dir  string // of the copy of this program, in the launcher's own tmpfs
+	launcher *Launcher
+	dir      string // of the copy of this program, in the launcher's own tmpfs
 
-	copying sync.Mutex
+	copying sync.Mutex // held to make the copy
+	proving sync.Mutex // held to prove
+	proof   proof
 }
 
 // isGVisor reports whether commands of a box run behind a kernel of its own.
@@ -120,7 +126,11 @@ func copySelf(dir, path string) error {
 
 // sandbox describes the sandbox of box b to its agent. The caller closes the files.
 func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
-	runsc, err := os.Open(g.path)
+	program := g.program(false)
+	if program.err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", engine.ErrNoEngine, program.err)
+	}
+	runsc, err := os.Open(program.Path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", engine.ErrNoEngine, err)
 	}
@@ -164,4 +174,118 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	m.Tasks = uint32(described.Tasks)
 	linux.CloseAll(born[1+described.Tasks:]) // the figures of the slot alone: no one reads them
 	return m, append(files, born[:1+described.Tasks]...), nil
+}
+
+// How long a sandbox and one command in it may take, and how long a failure counts. A success counts
+// until the program is another one, or this launcher ends.
+const (
+	proofTime = 5 * time.Second
+	proofAge  = time.Minute
+)
+
+// proof is what the last attempt at a sandbox showed.
+type proof struct {
+	file oci.File // of the program
+	when time.Time
+	err  error
+}
+
+// look implements boxRuntime. For a list of engines, it proves that a sandbox works: whether the kernel,
+// the processor and what surrounds this host allow it, no version tells.
+func (g *gvisor) look(fresh bool) (string, error) {
+	name, err := g.ociPrograms.look(fresh)
+	if err != nil || !fresh {
+		return name, err
+	}
+	g.proving.Lock()
+	defer g.proving.Unlock()
+	file := g.program(false).file
+	if g.proof.file != file || g.proof.when.IsZero() || g.proof.err != nil && time.Since(g.proof.when) > proofAge {
+		g.proof = proof{file: file, err: g.prove(), when: time.Now()}
+	}
+	return name, g.proof.err
+}
+
+// prove builds a probe box and runs a command in it, within proofTime. What then still comes of the box
+// is removed in the background.
+func (g *gvisor) prove() error {
+	l := g.launcher
+	w := &work{what: "trying a gVisor sandbox"}
+	l.works.add(w)
+	w.makes("probe-"+strings.ToLower(rand.Text()), true)
+	result := make(chan error, 1)
+	l.requests.Go(func() {
+		defer w.end()
+		if err := w.enter(l.creating); err != nil {
+			result <- err
+			return
+		}
+		defer w.leave()
+		b, err := l.create(w, engine.Spec{ID: w.box, Engine: spec.EngineOCI, Isolation: spec.IsolationGVisor, AllowDegraded: true})
+		if err == nil {
+			err = b.runNothing()
+			_ = l.abandon(b, err) // the next launcher removes and reports what is left
+		}
+		result <- err
+	})
+	select {
+	case err := <-result:
+		if err != nil {
+			return fmt.Errorf("%w: a gVisor sandbox does not work here: %w", engine.ErrNoEngine, err)
+		}
+		return nil
+	case <-time.After(proofTime):
+		at := l.works.textOf(w)
+		w.refuse(fmt.Sprintf("it took more than %v", proofTime))
+		return fmt.Errorf("%w: a gVisor sandbox that runs one command is not there after %v, and was killed: %s", engine.ErrNoEngine, proofTime, at)
+	}
+}
+
+// runNothing runs one command of our own in the box, and returns an error unless it exits with 0.
+func (b *box) runNothing() error {
+	defer b.work.begin("running a command", "", only(b.pid))()
+	sock, err := b.connect()
+	if err != nil {
+		return err
+	}
+	conn, err := wire.FileConn(sock)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	b.work.onRefusal(func() { conn.Close() })
+	slot, err := b.newSlot()
+	if err != nil {
+		return err
+	}
+	described, files := describe(slot)
+	defer linux.CloseAll(files)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	m := wire.SpawnMsg{Args: []string{"boxd-init", "version"}, Self: true, Dir: "/", UID: engine.MaxID, GID: engine.MaxID, Tasks: uint32(described.Tasks)}
+	fds := append([]*os.File{null, null, null}, files[:1+described.Tasks]...)
+	if err := conn.Send(wire.TypeSpawn, 1, m.Marshal(), fds...); err != nil {
+		return err
+	}
+	for {
+		frame, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("running a command in it: %w", err)
+		}
+		frame.Close()
+		var failed wire.FailedMsg
+		var exited wire.ExitedMsg
+		switch {
+		case frame.Type == wire.TypeStarted:
+		case frame.Type == wire.TypeFailed && failed.Unmarshal(frame.Body) == nil:
+			return fmt.Errorf("running a command in it: %w", &failed)
+		case frame.Type == wire.TypeExited && exited.Unmarshal(frame.Body) == nil && exited.Status == 0:
+			return nil
+		default:
+			return fmt.Errorf("running a command in it: it ended with %x: %w", frame.Body, wire.ErrProtocol)
+		}
+	}
 }

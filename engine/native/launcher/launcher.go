@@ -84,9 +84,9 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR].
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [--oci-runtime PATH].
 func Main(args []string) error {
-	stateDir, dataDir, err := parseDirs(args)
+	o, err := parseOptions(args)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func Main(args []string) error {
 		return err
 	}
 	conn.RefuseFDs() // no request carries any
-	l, err := open(stateDir, dataDir, nil)
+	l, err := open(o, nil)
 	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
 	if err != nil {
 		h.Error = err.Error()
@@ -129,23 +129,38 @@ func sayHello(conn *wire.Conn, h rpc.Hello) error {
 	return errors.Join(err, conn.Send(rpc.TypeHello, 0, body))
 }
 
-// parseDirs reads the arguments of the role "launcher" without --service.
-func parseDirs(args []string) (stateDir, dataDir string, err error) {
-	ok := len(args) == 2 || len(args) == 4 && args[2] == "--data-dir"
-	if !ok || args[0] != "--state-dir" {
-		return "", "", fmt.Errorf("arguments %q: must be --state-dir DIR [--data-dir DIR]", args)
-	}
-	if len(args) == 4 {
-		if dataDir = args[3]; dataDir != filepath.Clean("/"+dataDir) {
-			return "", "", fmt.Errorf("data directory %q: must be absolute and cleaned", dataDir)
+// options are the arguments of the role "launcher" without --service.
+type options struct {
+	stateDir, dataDir string
+	runtimes          rpc.Runtimes
+}
+
+func parseOptions(args []string) (o options, err error) {
+	for i := 0; i+1 < len(args); i += 2 {
+		switch name, value := args[i], args[i+1]; {
+		case name == "--state-dir":
+			o.stateDir = value
+		case name == "--data-dir":
+			o.dataDir = value
+		case o.runtimes.Parse(name, value):
+		default:
+			return o, fmt.Errorf("option %q: unknown", name)
 		}
 	}
-	return args[1], dataDir, nil
+	switch {
+	case len(args)%2 != 0:
+		return o, fmt.Errorf("option %q: needs a value", args[len(args)-1])
+	case o.stateDir == "":
+		return o, errors.New("a launcher needs --state-dir")
+	case o.dataDir != "" && o.dataDir != filepath.Clean("/"+o.dataDir):
+		return o, fmt.Errorf("data directory %q: must be absolute and cleaned", o.dataDir)
+	}
+	return o, nil
 }
 
 // open prepares everything that boxes have in common. Without a data directory, there are
 // neither volumes nor layers.
-func open(stateDir, dataDir string, s *service) (l *Launcher, err error) {
+func open(o options, s *service) (l *Launcher, err error) {
 	// Without a seal libcontainer would copy the binary for every box.
 	if !exeseal.IsSelfExeCloned() {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
@@ -153,27 +168,27 @@ func open(stateDir, dataDir string, s *service) (l *Launcher, err error) {
 	l = &Launcher{
 		service: s,
 		boxes:   map[string]*box{},
-		deny:    append([]string{stateDir}, mounts.DefaultDeny...),
+		deny:    append([]string{o.stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
 		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
 		// but commands in other boxes wait 10 to 20 % longer meanwhile.
 		creating: make(chan struct{}, runtime.NumCPU()),
 	}
-	if dataDir != "" {
-		l.deny = append(l.deny, dataDir)
+	if o.dataDir != "" {
+		l.deny = append(l.deny, o.dataDir)
 	}
 	if l.filter, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp filter: %w", err)
 	}
 	l.unpacker = sync.OnceValues(seccomp.CompileUnpacker)
-	if err := l.openHost(stateDir, dataDir); err != nil {
+	if err := l.openHost(o); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return l, nil
 }
 
-func (l *Launcher) openHost(stateDir, dataDir string) error {
+func (l *Launcher) openHost(o options) error {
 	avoidHugePages()
 	if err := becomeSubreaper(); err != nil {
 		return err
@@ -187,9 +202,9 @@ func (l *Launcher) openHost(stateDir, dataDir string) error {
 		return fmt.Errorf("finding cgroups: %w", err)
 	}
 	if l.service != nil { // openService makes a new one
-		diskroom.GiveSpare(filepath.Join(stateDir, rpc.SpareFile))
+		diskroom.GiveSpare(filepath.Join(o.stateDir, rpc.SpareFile))
 	}
-	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups, l.service != nil); err != nil {
+	if l.instance, err = openInstance(context.Background(), o.stateDir, l.cgroups, l.service != nil); err != nil {
 		return err
 	}
 	// The first box waits for the answer, so this starts early. Host.Close waits for it too.
@@ -206,11 +221,13 @@ func (l *Launcher) openHost(stateDir, dataDir string) error {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
-	l.openRuntimes()
+	if err := l.openRuntimes(o.runtimes); err != nil {
+		return err
+	}
 	if err := l.hideCgroups(); err != nil {
 		return err
 	}
-	l.openLayers(dataDir) // before boxes that have layers are adopted
+	l.openLayers(o.dataDir) // before boxes that have layers are adopted
 	if l.service != nil {
 		if err := l.openService(); err != nil {
 			return err

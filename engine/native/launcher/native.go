@@ -63,5 +63,7 @@ func (n *nativeBirth) start() (initProcess, error) {
 	return p, err
 }
 
+func (native) look(bool) (string, error) { return "libcontainer", nil }
+
 // forget does nothing: libcontainer's state is in the box's private directory.
 func (native) forget(context.Context, string) error { return nil }

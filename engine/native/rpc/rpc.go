@@ -62,6 +62,8 @@ type Hello struct {
 	// MountRoots and Workspaces of a service, as on its command line.
 	MountRoots []string `json:",omitempty"`
 	Workspaces string   `json:",omitempty"`
+	// Runtimes of a service, as on its command line.
+	Runtimes Runtimes
 }
 
 // Create asks for a box.

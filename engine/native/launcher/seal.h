@@ -1,0 +1,2 @@
+// Returns 0 or an errno.
+int forbid_userns(int ns);
