@@ -31,9 +31,18 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 		TTY:     cmd.TTY != nil,
 		UID:     uint32(cmd.User.UID),
 		GID:     uint32(cmd.User.GID),
-		Rlimits: rlimits(limits),
+		Rlimits: append(rlimits(limits), a.box.kernelLimits(limits)...),
 		Tasks:   uint32(len(a.slot.birth) - 1),
 	}
+}
+
+// kernelLimits returns the limits of the box that its own kernel enforces: gVisor counts the processes
+// and threads of a user in the box (incRLimitNProc in its pkg/sentry/kernel/kernel.go).
+func (b *box) kernelLimits(l engine.Limits) []wire.Rlimit {
+	if !b.behindGVisor() || l.PIDs <= 0 {
+		return nil
+	}
+	return []wire.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: uint64(l.PIDs), Hard: uint64(l.PIDs)}}
 }
 
 // builtinName is the name of a builtin in the box's list of processes.

@@ -176,6 +176,37 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	return m, append(files, born[:1+described.Tasks]...), nil
 }
 
+// outOfMemory reports whether the kernel has killed a process in a slot of the box for memory.
+func (b *box) outOfMemory() (bool, error) {
+	names, err := b.group.Slots()
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		slot, err := b.group.Slot(name)
+		if err == nil {
+			err = slot.Open()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has just been removed
+		}
+		if err != nil {
+			return false, err
+		}
+		stats := cgroups.OpenStats(slot.Stats)
+		slot.Stats = nil // stats owns them
+		u, err := stats.Read()
+		stats.Close()
+		if err := errors.Join(err, slot.Close()); err != nil {
+			return false, err
+		}
+		if u.OOMKills != nil && *u.OOMKills > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // How long a sandbox and one command in it may take, and how long a failure counts. A success counts
 // until the program is another one, or this launcher ends.
 const (
