@@ -63,7 +63,7 @@ func wantOwnDev(t *testing.T, boxes ...engine.Box) {
 		c := python(lockDev)
 		c.Stdin, c.Stdout = in, out
 		commands = append(commands, begin(t, b, c))
-		out.await(t, "all\n")
+		out.Await(t, "all\n")
 		outs, ends = append(outs, out), append(ends, end)
 	}
 	var said []string

@@ -2,65 +2,14 @@ package native
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"golang.org/x/sys/unix"
+	"github.com/boxd/boxd/internal/boxtest"
 )
-
-// wantHostUntouched looks for what the writable root's test does.
-func wantHostUntouched(t *testing.T) {
-	t.Helper()
-	if _, err := os.Stat("/usr/bin/boxd-test-made"); err == nil {
-		t.Error("a box wrote to /usr/bin of the host")
-	}
-	if _, err := os.Stat("/usr/bin/env"); err != nil {
-		t.Error("a box removed /usr/bin/env of the host")
-	}
-}
-
-// workDirs are the cgroups of the commands of a box, on cgroup2.
-func workDirs(t testing.TB, b engine.Box) []string {
-	t.Helper()
-	var dirs []string
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "work", "*", "cgroup.procs"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range found {
-			dirs = append(dirs, filepath.Dir(f))
-		}
-	}
-	return dirs
-}
-
-// commands are the pids, on the host, of what runs in a box besides PID 1. The
-// kernel tells, not the box.
-func commands(t testing.TB, b engine.Box) []string {
-	t.Helper()
-	var pids []string
-	for _, dir := range workDirs(t, b) {
-		content, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // it may be gone meanwhile
-		pids = append(pids, strings.Fields(string(content))...)
-	}
-	return pids
-}
-
-// wantNoCommands: when the end of a command is reported, everything that was killed is gone.
-func wantNoCommands(t testing.TB, b engine.Box) {
-	t.Helper()
-	if pids := commands(t, b); len(pids) > 0 {
-		for _, pid := range pids {
-			cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
-			t.Errorf("still running in the box: pid %s %q", pid, cmdline)
-		}
-	}
-}
 
 // hostID is the id on the host of the box's user 0.
 func hostID(t testing.TB, b engine.Box) int {
@@ -83,56 +32,18 @@ func hostID(t testing.TB, b engine.Box) int {
 	return int(st.Uid)
 }
 
-// wholeCommandDies says that running out of memory ends all of a command:
-// memory.oom.group, which only cgroup v2 has.
-func wholeCommandDies(t testing.TB, b engine.Box) bool {
-	t.Helper()
-	found, err := filepath.Glob("/sys/fs/cgroup/boxd/*." + b.ID() + "/work/*/memory.oom.group")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(found) > 0
-}
-
-// createWritable is create for a box with a writable root. Where the /usr of the
-// machine is an overlay itself, as in the virtual machine, there can be none: then
-// that must be said, and ok is false.
+// createWritable is create for a box with a writable root, if there can be one: see
+// boxtest.WantNoWritableRoot.
 func createWritable(t testing.TB, e engine.Engine, spec engine.Spec) (b engine.Box, ok bool) {
 	t.Helper()
-	var st unix.Statfs_t
-	if err := unix.Statfs("/usr", &st); err != nil {
-		t.Fatal(err)
-	}
 	spec.WritableRoot = true
-	if st.Type != unix.OVERLAYFS_SUPER_MAGIC {
-		return create(t, e, spec), true
-	}
 	b, err := e.Create(t.Context(), spec)
-	if err == nil {
-		t.Cleanup(func() { remove(t, b) })
-		return b, true // newer kernels can
+	if err != nil {
+		boxtest.WantNoWritableRoot(t, err)
+		return nil, false
 	}
-	if !strings.Contains(err.Error(), "cannot be id-mapped") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%v: want one line that says why", err)
-	}
-	return nil, false
-}
-
-// initPIDs is PID 1 of a box, as the host knows it.
-func initPIDs(t testing.TB, b engine.Box) []string {
-	t.Helper()
-	var pids []string
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "init", "cgroup.procs")) // one of them exists
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range found {
-			content, _ := os.ReadFile(f)
-			pids = append(pids, strings.Fields(string(content))...)
-		}
-	}
-	return pids
+	t.Cleanup(func() { remove(t, b) })
+	return b, true
 }
 
 // TestHugePages: on a host that uses huge pages wherever possible, the agent has none; commands have them as on
@@ -148,7 +59,7 @@ func TestHugePages(t *testing.T) {
 	if want == "" {
 		t.Fatal("no THP_enabled in /proc/self/status, which is there since Linux 5.0")
 	}
-	if got := strings.TrimSpace(run(t, b, shell("grep THP_enabled /proc/self/status")).stdout); got != want {
+	if got := strings.TrimSpace(run(t, b, shell("grep THP_enabled /proc/self/status")).Stdout); got != want {
 		t.Errorf("a command has %q, want %q", got, want)
 	}
 	for _, pid := range initPIDs(t, b) {

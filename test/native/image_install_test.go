@@ -84,8 +84,8 @@ func checkApp(t *testing.T, e layerEngine, img images.Image) {
 	defer remove(t, b)
 	o := run(t, b, engine.Command{Args: append(slices.Clone(img.Entrypoint), img.Cmd...)})
 	want(t, o, engine.Exited, 0)
-	if !strings.Contains(o.stdout, "boxd") {
-		t.Errorf("the program of the image says %q", o.stdout)
+	if !strings.Contains(o.Stdout, "boxd") {
+		t.Errorf("the program of the image says %q", o.Stdout)
 	}
 	for path, present := range map[string]bool{"/bin/boxd": true, "/data/gone": false, "/data/old/hidden": false, "/data/old/file": true, "/home/user": true} {
 		o := run(t, b, engine.Command{Args: []string{"/bin/boxd", "version"}, Dir: filepath.Dir(path)})

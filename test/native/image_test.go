@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -20,11 +21,11 @@ func TestReadOnlyRoot(t *testing.T) {
 			test -d $d && { echo x > $d/x || mkdir $d/d || ln -s x $d/l; } && echo $d; done
 			for f in /usr/bin/env /etc/passwd /etc/hosts /etc/ld.so.cache /proc/sys/kernel/hostname; do echo x >> $f && echo $f; done
 			for f in /usr/bin/env /etc/passwd /usr; do rm -f $f || rmdir $f; test -e $f || echo $f; mv -T $f $f.old && echo $f; chmod 777 $f && echo $f; done; echo done`))
-		if o.stdout != "done\n" {
-			t.Errorf("user %d could write: %q", u.UID, o.stdout)
+		if o.Stdout != "done\n" {
+			t.Errorf("user %d could write: %q", u.UID, o.Stdout)
 		}
 	}
-	wantHostUntouched(t)
+	boxtest.WantHostUntouched(t)
 }
 
 // TestPlaces: what programs take for granted.
@@ -115,8 +116,8 @@ gcc -O2 -Wall -pthread -o x x.c && ./x; echo $?; cd /; rm -r $d`, true},
 				b := create(t, e, engine.Spec{User: u, Limits: engine.Limits{Memory: 1 << 30}})
 				o := run(t, b, shell(c.script))
 				want(t, o, engine.Exited, 0)
-				if o.stdout != string(wanted) {
-					t.Errorf("user %d: printed %q, on the host %q; stderr %q", u.UID, tail(o.stdout), tail(string(wanted)), tail(o.stderr))
+				if o.Stdout != string(wanted) {
+					t.Errorf("user %d: printed %q, on the host %q; stderr %q", u.UID, tail(o.Stdout), tail(string(wanted)), tail(o.Stderr))
 				}
 			}
 		})
@@ -137,13 +138,13 @@ func TestSetuid(t *testing.T) {
 	b := newBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	// Its loader tells whether the kernel honoured the bit: AT_SECURE and AT_EUID.
 	o := run(t, b, engine.Command{Args: []string{program, "--help"}, Env: []string{"LD_SHOW_AUXV=1"}})
-	if !strings.Contains(o.stdout, "AT_EUID:              1000") || !strings.Contains(o.stdout, "AT_SECURE:            0") {
-		t.Errorf("%s: %q, %q", program, o.stdout, tail(o.stderr))
+	if !strings.Contains(o.Stdout, "AT_EUID:              1000") || !strings.Contains(o.Stdout, "AT_SECURE:            0") {
+		t.Errorf("%s: %q, %q", program, o.Stdout, tail(o.Stderr))
 	}
 	// One of the box's own, if such a bit can be set at all.
 	wantOutput(t, b, "cp /usr/bin/id /tmp/id; chmod 6755 /tmp/id 2>/dev/null || chmod 755 /tmp/id; /tmp/id -u", "1000\n")
 	other := engine.Command{Args: []string{"/tmp/id", "-u"}, User: &engine.User{UID: 2000, GID: 2000}}
-	if o := run(t, b, other); o.stdout != "2000\n" {
-		t.Errorf("set-user-ID program of another user: %q", o.stdout)
+	if o := run(t, b, other); o.Stdout != "2000\n" {
+		t.Errorf("set-user-ID program of another user: %q", o.Stdout)
 	}
 }

@@ -67,7 +67,7 @@ func TestLayeredRoot(t *testing.T) {
 		touch /workspace/w /tmp/x ~/x && echo written; touch /x /usr/x /etc/x /var/x 2>/dev/null || echo read-only; head -c 9 /etc/hosts; head -c 3 /dev/zero >/dev/null; id -u </proc/self/status`
 	seen := "/data/in/one\nsecret\n0 600\n999 755\n0 755\n0 1777\nwritten\nread-only\n127.0.0.10\n"
 	wantOutput(t, b, look, seen)
-	if o := run(t, b, engine.Command{Args: []string{"sh", "-c", "id -un; touch /var/lib/pg/x 2>/dev/null || cat /etc/shadow 2>/dev/null || echo refused"}, User: &engine.User{UID: 999, GID: 999}}); o.stdout != "pg\nrefused\n" {
+	if o := run(t, b, engine.Command{Args: []string{"sh", "-c", "id -un; touch /var/lib/pg/x 2>/dev/null || cat /etc/shadow 2>/dev/null || echo refused"}, User: &engine.User{UID: 999, GID: 999}}); o.Stdout != "pg\nrefused\n" {
 		t.Errorf("as a user of the image: %+v", o)
 	}
 	for target, want := range map[string]string{"/link/x": "symlink", "/file/x": "a file", "/link": "symlink"} {

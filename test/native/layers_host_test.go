@@ -41,7 +41,7 @@ func TestLayersNeverHost(t *testing.T) {
 			t.Helper()
 			b, err := c.create(t.Context(), s)
 			if err == nil {
-				t.Errorf("%s: %s: the box has %q", c.name, what, run(t, b, engine.Command{Args: []string{"ls", "/"}}).stdout)
+				t.Errorf("%s: %s: the box has %q", c.name, what, run(t, b, engine.Command{Args: []string{"ls", "/"}}).Stdout)
 				remove(t, b)
 			} else if want != nil && !errors.Is(err, want) {
 				t.Errorf("%s: %s: %v", c.name, what, err)

@@ -87,7 +87,7 @@ func as(uid int, c engine.Command) engine.Command {
 // must fails the test unless the script exits with 0 and prints output.
 func must(t testing.TB, b engine.Box, script, output string) {
 	t.Helper()
-	if o := run(t, b, shell("exec 2>&1; set -e; "+script)); o.Verdict != engine.Exited || o.ExitCode != 0 || o.stdout != output {
+	if o := run(t, b, shell("exec 2>&1; set -e; "+script)); o.Verdict != engine.Exited || o.ExitCode != 0 || o.Stdout != output {
 		t.Fatalf("%s: %+v, want %q", script, o, output)
 	}
 }
@@ -288,8 +288,8 @@ func TestLayerPrivileges(t *testing.T) {
 		strings.Join([]string{files, files, files, none, files, "1 "}, " "))
 	for _, uid := range []int{1, 2, 65534} {
 		o := run(t, b, as(uid, shell(caps)))
-		if want := strings.Join([]string{none, none, none, none, none, "1 "}, " "); o.stdout != want {
-			t.Errorf("user %d: %q, want %q", uid, o.stdout, want)
+		if want := strings.Join([]string{none, none, none, none, none, "1 "}, " "); o.Stdout != want {
+			t.Errorf("user %d: %q, want %q", uid, o.Stdout, want)
 		}
 	}
 	if _, err := tryRun(t, b, as(1, engine.Command{Args: []string{"true"}, Dir: "/layer/fs"})); err == nil {
@@ -327,8 +327,8 @@ func TestLayerPrivileges(t *testing.T) {
 
 	// Boxes that do not unpack have none of it.
 	plain := e.create(t, engine.Spec{})
-	if o := run(t, plain, shell(caps)); o.stdout != strings.Join([]string{none, none, none, none, none, "1 "}, " ") {
-		t.Errorf("another box: %q", o.stdout)
+	if o := run(t, plain, shell(caps)); o.Stdout != strings.Join([]string{none, none, none, none, none, "1 "}, " ") {
+		t.Errorf("another box: %q", o.Stdout)
 	}
 	for _, script := range []string{"mknod /tmp/gone c 0 0", "touch /tmp/f; chown 1 /tmp/f", `python3 -c 'import os; os.setxattr(os.open("/tmp", 0), "user.x", b"y")'`} {
 		if o := run(t, plain, shell(script)); o.ExitCode == 0 {

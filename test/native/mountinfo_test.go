@@ -18,21 +18,21 @@ func TestMountTable(t *testing.T) {
 	for kind, b := range boxes {
 		o := run(t, b, shell("cat /proc/self/mountinfo"))
 		seen := map[string]bool{}
-		for line := range strings.Lines(o.stdout) {
+		for line := range strings.Lines(o.Stdout) {
 			point := strings.Fields(line)[4]
 			if seen[point] {
-				t.Errorf("%s: %q is mounted twice:\n%s", kind, point, o.stdout)
+				t.Errorf("%s: %q is mounted twice:\n%s", kind, point, o.Stdout)
 			}
 			seen[point] = true
 		}
 		for _, want := range []string{"/", "/dev", "/dev/pts", "/dev/shm", "/proc", "/etc", "/usr"} {
 			if !seen[want] {
-				t.Errorf("%s: %q is not mounted:\n%s", kind, want, o.stdout)
+				t.Errorf("%s: %q is not mounted:\n%s", kind, want, o.Stdout)
 			}
 		}
 		for _, secret := range []string{"/fd/", "/run-", b.ID()} {
-			if strings.Contains(o.stdout, secret) {
-				t.Errorf("%s: %q is in the table:\n%s", kind, secret, o.stdout)
+			if strings.Contains(o.Stdout, secret) {
+				t.Errorf("%s: %q is in the table:\n%s", kind, secret, o.Stdout)
 			}
 		}
 	}

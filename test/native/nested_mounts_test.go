@@ -5,108 +5,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
-
-// skill creates a directory with a file that names it, to be mounted at target.
-func skill(t *testing.T, target string) engine.Mount {
-	t.Helper()
-	dir := hostDir(t, 0, 0)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "name"), []byte(target+"\n"), 0o644), os.Mkdir(filepath.Join(dir, "sub"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	return engine.Mount{Source: dir, Target: target, ReadOnly: true}
-}
 
 // newServiceBox is newBox of a service.
 func newServiceBox(t *testing.T) engine.Box {
 	s, _ := newService(t)
 	return createLive(t, s, engine.Spec{})
-}
-
-func change(t testing.TB, b engine.Box, c engine.Change) {
-	t.Helper()
-	if err := b.Update(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestMountsInWorkspace: mount points that the workspace does not have are made in it,
-// as its owner would, for a new box and for a running one; they stay behind, empty.
-func TestMountsInWorkspace(t *testing.T) {
-	dir, work := workspace(t, 1234, 1234)
-	skills := []engine.Mount{skill(t, "/workspace/.skills/a"), skill(t, "/workspace/.skills/b"), skill(t, "/workspace/deep/er/and/deeper")}
-	user := engine.User{UID: 1000, GID: 1000}
-	b := newBox(t, engine.Spec{User: user, Mounts: append(slices.Clone(skills), work)})
-	const show = "cat /workspace/.skills/*/name /workspace/deep/er/and/deeper/name 2>/dev/null; true"
-	wantOutput(t, b, show, "/workspace/.skills/a\n/workspace/.skills/b\n/workspace/deep/er/and/deeper\n")
-	wantOutput(t, b, "stat -c '%u %a' /workspace/.skills; touch /workspace/.skills/a/x 2>/dev/null || echo no; echo mine > /workspace/.skills/file", "1000 755\nno\n")
-	live := skill(t, "/workspace/.skills/live")
-	file := engine.Mount{Source: filepath.Join(live.Source, "name"), Target: "/workspace/etc/app.conf"}
-	change(t, b, engine.Change{Attach: []engine.Mount{live, file}})
-	wantOutput(t, b, "cat /workspace/.skills/live/name /workspace/etc/app.conf", "/workspace/.skills/live\n/workspace/.skills/live\n")
-	// The workspace cannot go while something is in it; all together can, in any order.
-	targets := []string{"/workspace"}
-	if err := b.Update(t.Context(), engine.Change{Detach: targets}); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "within") {
-		t.Errorf("detaching the outer one alone: %v", err)
-	}
-	for _, m := range append(skills, live, file) {
-		targets = append(targets, m.Target)
-	}
-	change(t, b, engine.Change{Detach: targets})
-	wantOutput(t, b, "ls -A /workspace; cat /proc/self/mountinfo | grep -c ' /workspace' || true", "0\n")
-	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		var st syscall.Stat_t
-		if err := errors.Join(err, syscall.Lstat(path, &st)); err != nil {
-			return err
-		}
-		if st.Uid != 1234 || st.Gid != 1234 {
-			t.Errorf("%s belongs to %d:%d on the host", path, st.Uid, st.Gid)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	if names, err := filepath.Glob(dir + "/.skills/*/*"); err != nil || len(names) != 0 {
-		t.Errorf("in the mount points: %v, %v", names, err)
-	}
-}
-
-// TestManyNestedMounts: as many as there can be, in one another as far as they go.
-func TestManyNestedMounts(t *testing.T) {
-	_, work := workspace(t, 0, 0)
-	all := []engine.Mount{work}
-	target := work.Target
-	for i := range 16 {
-		target += fmt.Sprint("/sub/", i)
-		m := skill(t, target)
-		m.ReadOnly = false
-		all = append(all, m)
-	}
-	for i := len(all); i < spec.MaxMounts; i++ {
-		all = append(all, skill(t, fmt.Sprint("/workspace/.skills/", i)))
-	}
-	slices.Reverse(all)
-	b := newBox(t, engine.Spec{Mounts: all})
-	wantOutput(t, b, "cat "+target+"/name; ls /workspace/.skills | wc -l", target+"\n47\n")
-	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{skill(t, "/workspace/one/more")}}); !errors.Is(err, engine.ErrInvalid) {
-		t.Errorf("one more: %v", err)
-	}
-	var targets []string
-	for _, m := range all {
-		targets = append(targets, m.Target)
-	}
-	slices.Reverse(targets)
-	change(t, b, engine.Change{Detach: targets, Attach: all[:20]})
-	wantOutput(t, b, "ls /workspace/.skills | wc -l", "20\n")
 }
 
 // TestBadNestedMounts: what cannot be made is refused in one line, and nothing of it
@@ -224,7 +133,7 @@ func TestNestedMountRace(t *testing.T) {
 			c := python(churnScript)
 			c.Stdout = out
 			p := begin(t, b, c)
-			out.await(t, "on")
+			out.Await(t, "on")
 			attached, refused := 0, 0
 			for i := 0; i < 3000 && (i < 60 || attached < 10 || refused == 0); i++ {
 				m := skill(t, fmt.Sprintf("/workspace/.skills/x%d/y", i%5))
@@ -236,8 +145,8 @@ func TestNestedMountRace(t *testing.T) {
 				}
 				attached++
 				change(t, b, engine.Change{Detach: []string{m.Target}})
-				if o := run(t, b, shell("grep -c ' /workspace/' /proc/self/mountinfo")); o.stdout != "0\n" {
-					t.Fatalf("still mounted: %s", run(t, b, shell("grep ' /workspace' /proc/self/mountinfo")).stdout)
+				if o := run(t, b, shell("grep -c ' /workspace/' /proc/self/mountinfo")); o.Stdout != "0\n" {
+					t.Fatalf("still mounted: %s", run(t, b, shell("grep ' /workspace' /proc/self/mountinfo")).Stdout)
 				}
 			}
 			t.Logf("attached %d times, refused %d times", attached, refused)

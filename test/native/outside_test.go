@@ -146,7 +146,7 @@ func TestOutsideOfCharge(t *testing.T) {
 			// The limit rises again with the next looks.
 			waitUntil(t, "all of the memory is there again", func() bool {
 				o, err := tryRun(t, b, python("x = bytearray(12 << 20); print('ok')"))
-				return err == nil && o.stdout == "ok\n"
+				return err == nil && o.Stdout == "ok\n"
 			})
 		})
 	}

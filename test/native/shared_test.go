@@ -53,7 +53,7 @@ func TestPerUserResources(t *testing.T) {
 	}
 	other := create(t, e, engine.Spec{})
 	o := run(t, other, python("import ctypes; print(ctypes.CDLL(None).inotify_init1(0) >= 0)"))
-	if o.stdout != "True\n" {
+	if o.Stdout != "True\n" {
 		t.Errorf("inotify in another box: %+v", o)
 	}
 	stdinWrite.Close()
@@ -66,9 +66,9 @@ func TestNoCoreDumps(t *testing.T) {
 	o := run(t, b, shell("ulimit -c; ulimit -Hc; cat /proc/self/coredump_filter"))
 	// A limit of 1 byte: 0 would not stop a pattern that is a pipe (core(5)). The
 	// shell counts in blocks. Where the host's own limit is 0 it stays.
-	for _, line := range strings.Fields(o.stdout) {
+	for _, line := range strings.Fields(o.Stdout) {
 		if strings.Trim(line, "0") != "" {
-			t.Errorf("core limits and filter: %q", o.stdout)
+			t.Errorf("core limits and filter: %q", o.Stdout)
 		}
 	}
 	var host unix.Rlimit
@@ -76,7 +76,7 @@ func TestNoCoreDumps(t *testing.T) {
 		t.Fatal(err)
 	}
 	o = run(t, b, python("import resource; print(*resource.getrlimit(resource.RLIMIT_CORE))"))
-	if want := "1 1\n"; host.Max > 0 && o.stdout != want {
-		t.Errorf("core limits: %q, want %q", o.stdout, want)
+	if want := "1 1\n"; host.Max > 0 && o.Stdout != want {
+		t.Errorf("core limits: %q, want %q", o.Stdout, want)
 	}
 }

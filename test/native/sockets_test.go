@@ -66,8 +66,8 @@ func TestSocketBounds(t *testing.T) {
 			for range rounds {
 				o := run(t, b, python(hoard, fmt.Sprint(c.family), fmt.Sprint(c.processes)))
 				want(t, o, engine.Exited, 0)
-				if o.stdout != fmt.Sprintf("%d {'ENOBUFS'}\n8\n", c.bound) {
-					t.Errorf("%q, want %d sockets; %q", o.stdout, c.bound, tail(o.stderr))
+				if o.Stdout != fmt.Sprintf("%d {'ENOBUFS'}\n8\n", c.bound) {
+					t.Errorf("%q, want %d sockets; %q", o.Stdout, c.bound, tail(o.Stderr))
 				}
 			}
 		})
@@ -85,8 +85,8 @@ func TestSocketBoundsOfABusyBox(t *testing.T) {
 	}
 	for range 3 { // a count that cannot be read would refuse what comes after the first
 		o := run(t, b, python(hoard, fmt.Sprint(unix.AF_NETLINK), "40"))
-		if want(t, o, engine.Exited, 0); o.stdout != "32 {'ENOBUFS'}\n8\n" {
-			t.Errorf("%q; %q", o.stdout, tail(o.stderr))
+		if want(t, o, engine.Exited, 0); o.Stdout != "32 {'ENOBUFS'}\n8\n" {
+			t.Errorf("%q; %q", o.Stdout, tail(o.Stderr))
 		}
 	}
 }
@@ -118,8 +118,8 @@ a.close(); b.close()
 print(len([socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) for _ in range(32)]))
 `))
 	want(t, o, engine.Exited, 0)
-	if o.stdout != "No buffer space available\n32\n" {
-		t.Errorf("%q, %q", o.stdout, tail(o.stderr))
+	if o.Stdout != "No buffer space available\n32\n" {
+		t.Errorf("%q, %q", o.Stdout, tail(o.Stderr))
 	}
 }
 

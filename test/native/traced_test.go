@@ -21,7 +21,7 @@ if os.fork() == 0:
     ` + "import ctypes, signal\n    assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0\n    os.kill(os.getpid(), signal.SIGURG)\n    time.sleep(60)" + `
 os.close(w)
 print(len(os.read(r, 1)))`
-	if o := run(t, b, python(orphan)); o.stdout != "0\n" {
+	if o := run(t, b, python(orphan)); o.Stdout != "0\n" {
 		t.Errorf("an orphan: %+v", o)
 	}
 	wantOutput(t, b, "echo on", "on\n")

@@ -88,8 +88,8 @@ func TestVisibleLimits(t *testing.T) {
 		update(t, b, few.limits())
 		c := shell("echo $GOMAXPROCS $OMP_NUM_THREADS")
 		c.Env = []string{"GOMAXPROCS=7", "OMP_NUM_THREADS="}
-		if o := run(t, b, c); o.stdout != "7\n" {
-			t.Errorf("printed %q", o.stdout)
+		if o := run(t, b, c); o.Stdout != "7\n" {
+			t.Errorf("printed %q", o.Stdout)
 		}
 	})
 	t.Run("writable root", func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestVisibleLimits(t *testing.T) {
 func available(t *testing.T, b engine.Box) (kib int) {
 	t.Helper()
 	o := run(t, b, shell("sed -n 's/^MemAvailable: *\\([0-9]*\\) kB$/\\1/p' /proc/meminfo"))
-	kib, err := strconv.Atoi(strings.TrimSpace(o.stdout))
+	kib, err := strconv.Atoi(strings.TrimSpace(o.Stdout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestVisibleUse(t *testing.T) {
 	c := python(hog, "256")
 	c.Stdin, c.Stdout = stdin, out
 	p := begin(t, b, c)
-	out.await(t, "taken")
+	out.Await(t, "taken")
 	waitUntil(t, "the box sees less memory", func() bool { return available(t, b) < 256<<10 })
 	wantOutput(t, b, "awk '/^cpu / {print ($2 + $4 > 0), ($5 > 0)}' /proc/stat", "1 1\n")
 	release()
@@ -198,8 +198,8 @@ for path in ("/proc/1/root/proc/meminfo", "/dev/.host/top", "/dev/.host/top/visi
     refused("open", os.open, path, os.O_RDONLY)
 `))
 	want(t, o, engine.Exited, 0)
-	if o.stdout != "" {
-		t.Errorf("a box can:\n%s", tail(o.stdout))
+	if o.Stdout != "" {
+		t.Errorf("a box can:\n%s", tail(o.Stdout))
 	}
 	wantOutput(t, b, filesScript, few.files())
 }
@@ -231,7 +231,7 @@ os.killpg(0, 9)
 `, fmt.Sprint(few.mib<<10), fmt.Sprint(all.mib<<10), fmt.Sprint(few.processors), fmt.Sprint(all.processors))
 	c.Stdin, c.Stdout = stdin, out
 	p := begin(t, b, c)
-	out.await(t, "reading")
+	out.Await(t, "reading")
 	for range 100 {
 		update(t, b, all.limits())
 		update(t, b, few.limits())
@@ -256,8 +256,8 @@ try:
 except BlockingIOError: pass
 print(open("/proc/meminfo").readline().split()[1])
 `))
-	if want := "65536\n"; o.stdout != want {
-		t.Errorf("at the pids limit: %q, %q", o.stdout, tail(o.stderr))
+	if want := "65536\n"; o.Stdout != want {
+		t.Errorf("at the pids limit: %q, %q", o.Stdout, tail(o.Stderr))
 	}
 	// What fills the memory is page cache of a file on tmpfs, which cannot be reclaimed.
 	o = run(t, b, python(`
@@ -266,8 +266,8 @@ f.truncate(1 << 30)
 while n < 52 << 20: n += f.write(b"x" * 4096)
 print(open("/proc/meminfo").readline().split()[1])
 `))
-	if want := "65536\n"; o.stdout != want {
-		t.Errorf("at the memory limit: %q, %q", o.stdout, tail(o.stderr))
+	if want := "65536\n"; o.Stdout != want {
+		t.Errorf("at the memory limit: %q, %q", o.Stdout, tail(o.Stderr))
 	}
 	p := begin(t, b, shell("while :; do read x </proc/meminfo; done"))
 	host, err := cgroups.Detect()
@@ -310,7 +310,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 `)
 	c.Stdin, c.Stdout = stdin, out
 	p := begin(t, b, c)
-	out.await(t, "reading")
+	out.Await(t, "reading")
 	killLauncher(t, dir)
 	wantOutput(t, b, filesScript, few.files())
 	update(t, b, all.limits())

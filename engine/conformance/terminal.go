@@ -1,4 +1,4 @@
-package native
+package conformance
 
 import (
 	"errors"
@@ -9,30 +9,28 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/internal/boxtest"
 )
 
 // openTerminal starts a command at a terminal of 24 by 80. Text written to the returned writer is typed there.
-func openTerminal(t *testing.T, b engine.Box, c engine.Command) (engine.Process, *screen, io.WriteCloser) {
+func openTerminal(t testing.TB, b engine.Box, c engine.Command) (engine.Process, *boxtest.Screen, io.WriteCloser) {
 	t.Helper()
 	in, keyboard := io.Pipe()
-	out := newScreen()
+	out := boxtest.NewScreen()
 	c.Stdin, c.Stdout, c.TTY = in, out, &engine.WindowSize{Rows: 24, Cols: 80}
-	p := begin(t, b, c)
+	p := boxtest.Begin(t, b, c)
 	t.Cleanup(func() { keyboard.Close() })
 	return p, out, keyboard
 }
 
-func TestTerminal(t *testing.T) {
-	testutil.Long(t)
-	e := start(t)
+func (e *suite) terminal(t testing.TB) {
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {
-		b := create(t, e, engine.Spec{User: u})
-		out := newScreen()
-		c := shell(`test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo direct > /dev/tty && stat -c %u $(tty) && ls /dev/pts; echo err >&2; exit 5`)
+		b := e.create(t, engine.Spec{User: u})
+		out := boxtest.NewScreen()
+		c := boxtest.Shell(`test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo direct > /dev/tty && stat -c %u $(tty) && ls /dev/pts; echo err >&2; exit 5`)
 		c.TTY, c.Stdout = &engine.WindowSize{Rows: 31, Cols: 97}, out
-		o := run(t, b, c)
-		want(t, o, engine.Exited, 5)
+		o := boxtest.Run(t, b, c)
+		boxtest.Want(t, o, engine.Exited, 5)
 		uid := "0"
 		if u.UID != 0 {
 			uid = "1000"
@@ -44,26 +42,24 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalAtItsEnd: without input a program at a terminal sees the end of file, also
+// terminalAtItsEnd: without input a program at a terminal sees the end of file, also
 // one that changes the terminal's mode before it reads, or reads again.
-func TestTerminalAtItsEnd(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
+func (e *suite) terminalAtItsEnd(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, in := range []io.Reader{nil, strings.NewReader("")} {
 		for _, args := range [][]string{{"bash", "--norc"}, {"sh", "-c", "cat; cat"}, {"python3", "-i", "-c", ""}} {
 			c := engine.Command{Args: args, Stdin: in, TTY: &engine.WindowSize{Rows: 24, Cols: 80}, Timeout: 20 * time.Second}
-			want(t, run(t, b, c), engine.Exited, 0)
+			boxtest.Want(t, boxtest.Run(t, b, c), engine.Exited, 0)
 		}
 	}
 }
 
-// TestTerminalLimit: if all terminals of a box are open, starting a command with one fails with that reason, and other
+// terminalLimit: if all terminals of a box are open, starting a command with one fails with that reason, and other
 // commands keep running.
-func TestTerminalLimit(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
-	out := newScreen()
-	c := python(`
+func (e *suite) terminalLimit(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	out := boxtest.NewScreen()
+	c := boxtest.Python(`
 import os, sys
 held = []
 try:
@@ -73,24 +69,23 @@ sys.stdin.read()
 `)
 	in, end := io.Pipe()
 	c.Stdin, c.Stdout = in, out
-	p := begin(t, b, c)
-	out.await(t, "16 No space left on device")
+	p := boxtest.Begin(t, b, c)
+	out.Await(t, "16 No space left on device")
 	_, err := b.Start(t.Context(), engine.Command{Args: []string{"true"}, TTY: &engine.WindowSize{Rows: 24, Cols: 80}})
 	if !errors.Is(err, engine.ErrAtLimit) || !strings.Contains(err.Error(), "the box has 16 open") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
 	}
-	wantOutput(t, b, "echo alive", "alive\n")
+	boxtest.WantOutput(t, b, "echo alive", "alive\n")
 	end.Close()
 	if _, err := p.Wait(); err != nil {
 		t.Error(err)
 	}
-	want(t, run(t, b, engine.Command{Args: []string{"true"}, TTY: &engine.WindowSize{Rows: 24, Cols: 80}}), engine.Exited, 0)
+	boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"true"}, TTY: &engine.WindowSize{Rows: 24, Cols: 80}}), engine.Exited, 0)
 }
 
-func TestTerminalResize(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
-	p, out, _ := openTerminal(t, b, python(`
+func (e *suite) terminalResize(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p, out, _ := openTerminal(t, b, boxtest.Python(`
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
 while True:
@@ -98,7 +93,7 @@ while True:
     os.write(1, f"size {s.lines}x{s.columns}.".encode())
     signal.sigwait([signal.SIGWINCH])
 `))
-	out.await(t, "size 24x80.")
+	out.Await(t, "size 24x80.")
 	for _, s := range []struct {
 		size engine.WindowSize
 		want string
@@ -110,51 +105,49 @@ while True:
 		if err := p.Resize(s.size); err != nil {
 			t.Fatal(err)
 		}
-		out.await(t, s.want)
+		out.Await(t, s.want)
 	}
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if r := wait(t, p); r.Signal != syscall.SIGTERM {
+	if r := boxtest.Wait(t, p); r.Signal != syscall.SIGTERM {
 		t.Errorf("%+v, %q", r, out)
 	}
 }
 
-// TestTerminalKeys: ^C, ^Z, ^\ and ^D do what they do at any terminal.
-func TestTerminalKeys(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
-	p, out, keyboard := openTerminal(t, b, shell("echo ready; exec sleep 3600"))
-	out.await(t, "ready")
+// terminalKeys: ^C, ^Z, ^\ and ^D do what they do at any terminal.
+func (e *suite) terminalKeys(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p, out, keyboard := openTerminal(t, b, boxtest.Shell("echo ready; exec sleep 3600"))
+	out.Await(t, "ready")
 	io.WriteString(keyboard, "\x03")
-	if r := wait(t, p); r.Signal != syscall.SIGINT {
+	if r := boxtest.Wait(t, p); r.Signal != syscall.SIGINT {
 		t.Errorf("^C: %+v", r)
 	}
 
-	p, out, keyboard = openTerminal(t, b, shell("echo ready; exec sleep 3600"))
-	out.await(t, "ready")
+	p, out, keyboard = openTerminal(t, b, boxtest.Shell("echo ready; exec sleep 3600"))
+	out.Await(t, "ready")
 	io.WriteString(keyboard, "\x1c")
-	if r := wait(t, p); r.Signal != syscall.SIGQUIT {
+	if r := boxtest.Wait(t, p); r.Signal != syscall.SIGQUIT {
 		t.Errorf("^\\: %+v", r)
 	}
 
 	// The end of the caller's input is ^D.
-	p, out, keyboard = openTerminal(t, b, shell("cat; echo end"))
+	p, out, keyboard = openTerminal(t, b, boxtest.Shell("cat; echo end"))
 	io.WriteString(keyboard, "line\n")
-	out.await(t, "line\r\nline\r\n") // the echo, then cat
+	out.Await(t, "line\r\nline\r\n") // the echo, then cat
 	keyboard.Close()
-	out.await(t, "end")
-	if r := wait(t, p); r.ExitCode != 0 {
+	out.Await(t, "end")
+	if r := boxtest.Wait(t, p); r.ExitCode != 0 {
 		t.Errorf("^D: %+v", r)
 	}
 }
 
-// TestTerminalJobs: a shell with job control, as a person uses it.
-func TestTerminalJobs(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
+// terminalJobs: a shell with job control, as a person uses it.
+func (e *suite) terminalJobs(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	p, out, keyboard := openTerminal(t, b, engine.Command{Args: []string{"bash", "--norc", "--noprofile", "-i"}, Env: []string{"PS1=prompt> "}})
-	out.await(t, "prompt> ")
+	out.Await(t, "prompt> ")
 	for _, line := range []struct{ typed, shown string }{
 		{"echo $((6*7))\n", "42\r\n"},
 		{"sh -c 'echo u''p; exec cat'\n", "up\r\n"},
@@ -167,32 +160,32 @@ func TestTerminalJobs(t *testing.T) {
 		{"exit 9\n", "exit"},
 	} {
 		io.WriteString(keyboard, line.typed)
-		out.await(t, line.shown)
+		out.Await(t, line.shown)
 	}
-	if r := wait(t, p); r.ExitCode != 9 {
+	if r := boxtest.Wait(t, p); r.ExitCode != 9 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestTerminalHangup: a process that holds the terminal dies with the command.
-func TestTerminalHangup(t *testing.T) {
-	b := newBox(t, engine.Spec{})
-	p, out, _ := openTerminal(t, b, shell("trap '' HUP; (trap '' HUP TERM INT; exec sleep 3600) & setsid sleep 3600 & echo ready; exit 3"))
-	out.await(t, "ready")
-	if r := wait(t, p); r.ExitCode != 3 {
+// terminalHangup: a process that holds the terminal dies with the command.
+func (e *suite) terminalHangup(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p, out, _ := openTerminal(t, b, boxtest.Shell("trap '' HUP; (trap '' HUP TERM INT; exec sleep 3600) & setsid sleep 3600 & echo ready; exit 3"))
+	out.Await(t, "ready")
+	if r := boxtest.Wait(t, p); r.ExitCode != 3 {
 		t.Errorf("%+v", r)
 	}
-	wantNoCommands(t, b)
+	e.wantNoCommands(t, b)
 }
 
-// TestTerminalLimits: output is bounded and ended as without a terminal.
-func TestTerminalLimits(t *testing.T) {
-	b := newBox(t, engine.Spec{})
-	out := newScreen()
-	c := shell("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")
+// terminalLimits: output is bounded and ended as without a terminal.
+func (e *suite) terminalLimits(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	out := boxtest.NewScreen()
+	c := boxtest.Shell("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")
 	c.TTY, c.Stdout, c.OutputLimit = &engine.WindowSize{Rows: 24, Cols: 80}, out, 50_000
-	o := run(t, b, c)
-	want(t, o, engine.OutputLimit, 137)
+	o := boxtest.Run(t, b, c)
+	boxtest.Want(t, o, engine.OutputLimit, 137)
 	if n := len(out.String()); n != 50_000 {
 		t.Errorf("%d bytes came", n)
 	}
@@ -210,16 +203,14 @@ func (s *slowOnce) Write(p []byte) (int, error) {
 }
 
 // What a command has written to its terminal is not lost because its reader is slow.
-func TestTerminalTail(t *testing.T) {
-	t.Parallel()
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
+func (e *suite) terminalTail(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, background := range []string{"", "; sleep 30 &"} {
 		w := &slowOnce{}
-		cmd := shell("stty raw -echo; head -c 11000 /dev/zero | tr '\\0' x" + background)
+		cmd := boxtest.Shell("stty raw -echo; head -c 11000 /dev/zero | tr '\\0' x" + background)
 		cmd.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
 		cmd.Stdout, cmd.KeepBackground = w, background != ""
-		r := wait(t, begin(t, b, cmd))
+		r := boxtest.Wait(t, boxtest.Begin(t, b, cmd))
 		if w.n != 11000 || r.Verdict != engine.Exited {
 			t.Errorf("background %q: %d of 11000 bytes, verdict %v", background, w.n, r.Verdict)
 		}

@@ -1,4 +1,4 @@
-package native
+package conformance
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -23,86 +24,80 @@ var stubborn = []struct{ name, script string }{
 	{"one that forks all the time", "echo ready; trap '' TERM; while :; do (sleep 3600 & setsid sleep 3600 &) ; sleep 0.01; done 2>/dev/null"},
 }
 
-// TestTimeout: whatever a command started is gone when its timeout is reported.
-func TestTimeout(t *testing.T) {
-	t.Parallel()
-	b := newBox(t, engine.Spec{})
+// timeout: whatever a command started is gone when its timeout is reported.
+func (e *suite) timeout(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, c := range stubborn {
-		t.Run(c.name, func(t *testing.T) {
-			cmd := shell(c.script)
+		sub(t, c.name, func(t testing.TB) {
+			cmd := boxtest.Shell(c.script)
 			cmd.Timeout, cmd.Grace = 300*time.Millisecond, 100*time.Millisecond
-			o := run(t, b, cmd)
-			want(t, o, engine.TimedOut, 124)
+			o := boxtest.Run(t, b, cmd)
+			boxtest.Want(t, o, engine.TimedOut, 124)
 			if o.Limit != "300ms" {
 				t.Errorf("limit %q", o.Limit)
 			}
-			wantNoCommands(t, b)
+			e.wantNoCommands(t, b)
 		})
 	}
 }
 
-// TestTimeoutIsGentle: a command has its grace to say goodbye, and its whole tree
+// timeoutIsGentle: a command has its grace to say goodbye, and its whole tree
 // hears of it.
-func TestTimeoutIsGentle(t *testing.T) {
-	t.Parallel()
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
-	c := shell(`trap 'echo parent; wait; exit 7' TERM
+func (e *suite) timeoutIsGentle(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	c := boxtest.Shell(`trap 'echo parent; wait; exit 7' TERM
 		setsid sh -c 'trap "echo child; exit" TERM; ` + testutil.SignalLoop + `' &
 		while :; do wait; sleep 0.05; done`)
-	c.Timeout, c.Grace = patience/30, patience // both traps must be set by then
-	o := run(t, b, c)
-	want(t, o, engine.TimedOut, 124)
-	if o.ExitCode != 7 || !strings.Contains(o.stdout, "parent\n") || !strings.Contains(o.stdout, "child\n") {
-		t.Errorf("%+v, %q: want exit status 7 and the words of both", o.Result, o.stdout)
+	c.Timeout, c.Grace = boxtest.Patience/30, boxtest.Patience // both traps must be set by then
+	o := boxtest.Run(t, b, c)
+	boxtest.Want(t, o, engine.TimedOut, 124)
+	if o.ExitCode != 7 || !strings.Contains(o.Stdout, "parent\n") || !strings.Contains(o.Stdout, "child\n") {
+		t.Errorf("%+v, %q: want exit status 7 and the words of both", o.Result, o.Stdout)
 	}
-	wantNoCommands(t, b)
+	e.wantNoCommands(t, b)
 }
 
-// TestTimeoutNotReached: no trace of one that was far off.
-func TestTimeoutNotReached(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
-	c := shell("exit 4")
+// timeoutNotReached: no trace of one that was far off.
+func (e *suite) timeoutNotReached(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	c := boxtest.Shell("exit 4")
 	c.Timeout = time.Hour
-	want(t, run(t, b, c), engine.Exited, 4)
+	boxtest.Want(t, boxtest.Run(t, b, c), engine.Exited, 4)
 }
 
-// TestCancel: the caller's context ends a command at once, with all it started.
-func TestCancel(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
+// cancel: the caller's context ends a command at once, with all it started.
+func (e *suite) cancel(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, c := range stubborn {
-		t.Run(c.name, func(t *testing.T) {
+		sub(t, c.name, func(t testing.TB) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			out := newScreen()
-			cmd := shell(c.script)
+			out := boxtest.NewScreen()
+			cmd := boxtest.Shell(c.script)
 			cmd.Stdout = out
 			p, err := b.Start(ctx, cmd)
 			if err != nil {
 				t.Fatal(err)
 			}
-			out.await(t, "ready")
+			out.Await(t, "ready")
 			cancel()
-			if r := wait(t, p); r.Verdict != engine.Canceled || r.Status() != 137 {
+			if r := boxtest.Wait(t, p); r.Verdict != engine.Canceled || r.Status() != 137 {
 				t.Errorf("%+v", r)
 			}
-			wantNoCommands(t, b)
+			e.wantNoCommands(t, b)
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.Start(ctx, shell("true")); !errors.Is(err, context.Canceled) {
+	if _, err := b.Start(ctx, boxtest.Shell("true")); !errors.Is(err, context.Canceled) {
 		t.Errorf("start with an ended context: %v", err)
 	}
 }
 
-// TestCancelGrace: with a grace, the whole tree first gets SIGTERM, including background processes that were
+// cancelGrace: with a grace, the whole tree first gets SIGTERM, including background processes that were
 // to be kept. Processes that ignore it are killed.
-func TestCancelGrace(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
+func (e *suite) cancelGrace(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, c := range []struct {
 		name, script string
 		grace        time.Duration
@@ -111,130 +106,127 @@ func TestCancelGrace(t *testing.T) {
 	}{
 		{"listens", `trap 'wait; echo parent; exit 7' TERM
 			setsid sh -c 'trap "echo child; exit" TERM; echo ready; ` + testutil.SignalLoop + `' &
-			while :; do wait; sleep 0.05; done`, patience, 7, "child\nparent\n"},
+			while :; do wait; sleep 0.05; done`, boxtest.Patience, 7, "child\nparent\n"},
 		{"does not", `trap "echo heard" TERM; echo ready; ` + testutil.SignalLoop, 300 * time.Millisecond, -1, "heard\n"},
 		{"left behind", `sh -c 'trap "" TERM; echo ready; sleep 1000' & exec sleep 1000`, 300 * time.Millisecond, -1, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		sub(t, c.name, func(t testing.TB) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			out := newScreen()
-			cmd := shell(c.script)
+			out := boxtest.NewScreen()
+			cmd := boxtest.Shell(c.script)
 			cmd.Stdout, cmd.CancelGrace, cmd.KeepBackground = out, c.grace, true
 			p, err := b.Start(ctx, cmd)
 			if err != nil {
 				t.Fatal(err)
 			}
-			out.await(t, "ready")
+			out.Await(t, "ready")
 			began := time.Now()
 			cancel()
-			r := wait(t, p)
+			r := boxtest.Wait(t, p)
 			if r.Verdict != engine.Canceled || r.ExitCode != c.code || !strings.HasSuffix(out.String(), c.said) {
 				t.Errorf("%+v, %q", r, out.String())
 			}
 			if took := time.Since(began); c.code < 0 && c.said != "" && took < c.grace {
 				t.Errorf("killed after %v", took)
 			}
-			wantNoCommands(t, b)
+			e.wantNoCommands(t, b)
 		})
 	}
 	// During the grace of its timeout, a command gets no more time than the grace of a cancellation.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out := newScreen()
-	cmd := shell(`trap "echo heard" TERM; echo ready; while :; do sleep 0.05; done`)
+	out := boxtest.NewScreen()
+	cmd := boxtest.Shell(`trap "echo heard" TERM; echo ready; while :; do sleep 0.05; done`)
 	cmd.Stdout, cmd.Timeout, cmd.Grace, cmd.CancelGrace = out, 300*time.Millisecond, time.Hour, 100*time.Millisecond
 	p, err := b.Start(ctx, cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out.await(t, "heard")
+	out.Await(t, "heard")
 	cancel()
-	if r := wait(t, p); r.Verdict != engine.TimedOut {
+	if r := boxtest.Wait(t, p); r.Verdict != engine.TimedOut {
 		t.Errorf("%+v", r)
 	}
-	wantNoCommands(t, b)
+	e.wantNoCommands(t, b)
 }
 
-// TestSignal: a signal goes to the first process, as kill(1) would send it.
-func TestSignal(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
+// signal: a signal goes to the first process, as kill(1) would send it.
+func (e *suite) signal(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGKILL} {
-		out := newScreen()
-		c := shell("echo ready; exec sleep 3600")
+		out := boxtest.NewScreen()
+		c := boxtest.Shell("echo ready; exec sleep 3600")
 		c.Stdout = out
-		p := begin(t, b, c)
-		out.await(t, "ready")
+		p := boxtest.Begin(t, b, c)
+		out.Await(t, "ready")
 		if err := p.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		if r := wait(t, p); r.Verdict != engine.Signaled || r.Signal != sig {
+		if r := boxtest.Wait(t, p); r.Verdict != engine.Signaled || r.Signal != sig {
 			t.Errorf("%v: %+v", sig, r)
 		}
 	}
 }
 
-// TestSignalOtherUser: the agent may signal the commands of every user.
-func TestSignalOtherUser(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{})
-	out := newScreen()
-	c := shell("trap 'exit 5' USR1; echo ready; " + testutil.SignalLoop)
+// signalOtherUser: the agent may signal the commands of every user.
+func (e *suite) signalOtherUser(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	out := boxtest.NewScreen()
+	c := boxtest.Shell("trap 'exit 5' USR1; echo ready; " + testutil.SignalLoop)
 	c.Stdout, c.User = out, &engine.User{UID: 1000, GID: 1000}
-	p := begin(t, b, c)
-	out.await(t, "ready")
+	p := boxtest.Begin(t, b, c)
+	out.Await(t, "ready")
 	if err := p.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	if r := wait(t, p); r.ExitCode != 5 {
+	if r := boxtest.Wait(t, p); r.ExitCode != 5 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// TestBackground: what outlives its command is killed unless it was to be kept.
-func TestBackground(t *testing.T) {
-	b := newBox(t, engine.Spec{})
+// background: what outlives its command is killed unless it was to be kept.
+func (e *suite) background(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	const leave = `sleep 3600 & setsid sleep 3600 & (setsid sh -c 'sleep 3600 & exec sleep 3600' &) ; exit 6`
-	o := run(t, b, shell(leave))
-	want(t, o, engine.Exited, 6)
-	wantNoCommands(t, b)
+	o := boxtest.Run(t, b, boxtest.Shell(leave))
+	boxtest.Want(t, o, engine.Exited, 6)
+	e.wantNoCommands(t, b)
 
 	// They hold the output open, which must not hold up the result.
-	c := shell(leave)
+	c := boxtest.Shell(leave)
 	c.KeepBackground = true
-	o = run(t, b, c)
-	want(t, o, engine.Exited, 6)
-	if n := len(commands(t, b)); n != 4 {
+	o = boxtest.Run(t, b, c)
+	boxtest.Want(t, o, engine.Exited, 6)
+	if n := len(e.Commands(t, b.ID())); n != 4 {
 		t.Errorf("%d processes were kept, want 4", n)
 	}
 	// A later command does not touch them, whatever becomes of it.
-	c = shell("sleep 3600")
+	c = boxtest.Shell("sleep 3600")
 	c.Timeout, c.Grace = 50*time.Millisecond, time.Millisecond
-	want(t, run(t, b, c), engine.TimedOut, 124)
-	if n := len(commands(t, b)); n != 4 {
+	boxtest.Want(t, boxtest.Run(t, b, c), engine.TimedOut, 124)
+	if n := len(e.Commands(t, b.ID())); n != 4 {
 		t.Errorf("%d processes are left after the timeout of another, want 4", n)
 	}
 	// A timeout also ends processes that were to be kept.
-	c = shell("sleep 3600 & exec sleep 3600")
+	c = boxtest.Shell("sleep 3600 & exec sleep 3600")
 	c.KeepBackground, c.Timeout, c.Grace = true, 50*time.Millisecond, time.Millisecond
-	want(t, run(t, b, c), engine.TimedOut, 124)
-	if n := len(commands(t, b)); n != 4 {
+	boxtest.Want(t, boxtest.Run(t, b, c), engine.TimedOut, 124)
+	if n := len(e.Commands(t, b.ID())); n != 4 {
 		t.Errorf("%d processes, want the 4 of before", n)
 	}
-	remove(t, b)
-	wantNoCommands(t, b)
+	boxtest.Remove(t, b)
+	e.wantNoCommands(t, b)
 }
 
-// TestConcurrent runs fifty commands at once in one box, each with its own
+// concurrent runs fifty commands at once in one box, each with its own
 // streams and its own end.
-func TestConcurrent(t *testing.T) {
-	testutil.Long(t)
-	b := newBox(t, engine.Spec{Limits: engine.Limits{PIDs: 400}})
+func (e *suite) concurrent(t testing.TB) {
+	b := e.create(t, engine.Spec{Limits: engine.Limits{PIDs: 400}})
 	const n = 50
 	type end struct {
 		i int
-		o outcome
+		o boxtest.Outcome
 	}
 	ends := make(chan end, n)
 	errs := make(chan error, n)
@@ -247,7 +239,7 @@ func TestConcurrent(t *testing.T) {
 				Stdout: &out, Stderr: &stderr,
 			})
 			errs <- err
-			ends <- end{i, outcome{r, out.String(), stderr.String()}}
+			ends <- end{i, boxtest.Outcome{Result: r, Stdout: out.String(), Stderr: stderr.String()}}
 		}()
 	}
 	for range n {
@@ -255,21 +247,21 @@ func TestConcurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		e := <-ends
-		if e.o.ExitCode != e.i || e.o.stdout != fmt.Sprintf("%d\nin %[1]d\n", e.i) || e.o.stderr != fmt.Sprintf("err %d\n", e.i) {
+		if e.o.ExitCode != e.i || e.o.Stdout != fmt.Sprintf("%d\nin %[1]d\n", e.i) || e.o.Stderr != fmt.Sprintf("err %d\n", e.i) {
 			t.Errorf("command %d: %+v", e.i, e.o)
 		}
 		// Of its own, whatever the others do: sh and cat.
-		if peak := figure(t, "pids peak", e.o.Receipt.PIDsPeak); peak != 2 {
+		if peak := boxtest.Figure(t, "pids peak", e.o.Receipt.PIDsPeak); peak != 2 {
 			t.Errorf("command %d: pids peak %d, want 2", e.i, peak)
 		}
 	}
-	wantNoCommands(t, b)
+	e.wantNoCommands(t, b)
 }
 
-// TestAtThePIDsLimit: a command that finds the box full is refused with the
+// atThePIDsLimit: a command that finds the box full is refused with the
 // reason, and the box is as good as before.
-func TestAtThePIDsLimit(t *testing.T) {
-	b := newBox(t, engine.Spec{Limits: engine.Limits{PIDs: 3}})
+func (e *suite) atThePIDsLimit(t testing.TB) {
+	b := e.create(t, engine.Spec{Limits: engine.Limits{PIDs: 3}})
 	var running []engine.Process
 	var ends []func()
 	for range 3 {
@@ -281,15 +273,15 @@ func TestAtThePIDsLimit(t *testing.T) {
 		}
 		running, ends = append(running, p), append(ends, cancel)
 	}
-	_, err := tryRun(t, b, shell("true"))
+	_, err := boxtest.TryRun(t, b, boxtest.Shell("true"))
 	if err == nil || !strings.Contains(err.Error(), "pids limit of 3") {
 		t.Errorf("a fourth: %v", err)
 	}
 	ends[0]()
-	wait(t, running[0])
-	want(t, run(t, b, engine.Command{Args: []string{"true"}}), engine.Exited, 0)
+	boxtest.Wait(t, running[0])
+	boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"true"}}), engine.Exited, 0)
 	for i, p := range running[1:] {
 		ends[1+i]()
-		wait(t, p)
+		boxtest.Wait(t, p)
 	}
 }

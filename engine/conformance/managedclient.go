@@ -1,4 +1,4 @@
-package native
+package conformance
 
 import (
 	"bytes"
@@ -7,22 +7,18 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/internal/boxtest"
 )
 
 // Clients come and go in the middle of input and output. Every byte arrives once, and the process stays the
 // same.
-func TestManagedOutlivesClients(t *testing.T) {
-	t.Parallel()
-	testutil.Long(t)
-	dir := stateDir(t)
-	socket := startService(t, dir, 0)
-	s := connect(t, socket)
-	b := createLive(t, s, engine.Spec{})
-	m := managedShell("echo", "cat; exit 3")
+func (e *suite) managedOutlivesClients(t testing.TB) {
+	s := e.private(t)
+	b := s.create(t, engine.Spec{})
+	m := boxtest.ManagedShell("echo", "cat; exit 3")
 	m.History = 64 << 10
-	p := launch(t, b, m)
-	pid, data := p.Control().PID(), numbered(8<<20)
+	p := boxtest.Launch(t, b, m)
+	pid, data := p.Control().PID(), boxtest.Numbered(8<<20)
 	var read int64
 	for round := 0; read < int64(len(data)); round++ {
 		in, out := p.Stdio().Stdin, p.Stdio().Stdout
@@ -41,41 +37,39 @@ func TestManagedOutlivesClients(t *testing.T) {
 		out.Release(read)
 		buf := make([]byte, 30_000)
 		for until := read + 700_000; read < min(until, int64(len(data))); {
-			n, at, err := out.ReadAt(patient(t), buf, read)
+			n, at, err := out.ReadAt(boxtest.Patient(t), buf, read)
 			if err != nil || at != read || !bytes.Equal(buf[:n], data[at:at+int64(n)]) {
 				t.Fatalf("round %d: %d bytes at %d after %d, %v", round, n, at, read, err)
 			}
 			read += int64(n)
 			out.Release(read)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		s.disconnect(t)
 		<-writing
-		if _, _, err := out.ReadAt(patient(t), buf, read); err == nil || err == io.EOF {
+		if _, _, err := out.ReadAt(boxtest.Patient(t), buf, read); err == nil || err == io.EOF {
 			t.Errorf("reading after the client has let go: %v", err)
 		}
 		if round%3 == 1 {
-			killLauncher(t, dir)
+			s.KillLauncher(t)
 		}
-		s = connect(t, socket)
-		b = adoptLive(t, s, b.ID())
+		s.connect(t)
+		b = s.adopt(t, b.ID())
 		if round%3 == 2 {
-			killLauncher(t, dir) // and with it nothing that matters to a stream
+			s.KillLauncher(t) // and with it nothing that matters to a stream
 		}
 		if got := b.Managed(); len(got) != 1 || got[0].Key() != "echo" || got[0].Control().PID() != pid {
 			t.Fatalf("round %d: %v", round, got)
 		}
 		p = b.Managed()[0]
 	}
-	ctx := patient(t)
+	ctx := boxtest.Patient(t)
 	if err := p.Stdio().Stdin.Close(ctx); err != nil {
 		t.Error(err)
 	}
 	if n, _, err := p.Stdio().Stdout.ReadAt(ctx, make([]byte, 1), read); n != 0 || err != io.EOF {
 		t.Errorf("%d bytes too many, %v", n, err)
 	}
-	r := wantManaged(t, p, engine.Exited, 3)
+	r := boxtest.WantManaged(t, p, engine.Exited, 3)
 	if r.Receipt.User == nil || r.Receipt.Wall <= 0 {
 		t.Errorf("%+v", r.Receipt)
 	}
@@ -85,29 +79,24 @@ func TestManagedOutlivesClients(t *testing.T) {
 	if _, err := b.Launch(ctx, m); err == nil {
 		t.Error("a key was taken twice")
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	s = connect(t, socket)
-	if b = adoptLive(t, s, b.ID()); len(b.Managed()) != 0 {
+	s.disconnect(t)
+	s.connect(t)
+	if b = s.adopt(t, b.ID()); len(b.Managed()) != 0 {
 		t.Errorf("%v", b.Managed())
 	}
 }
 
 // A process that ends while there is no client is found later with its result, its terminal, its signals and its
 // resource use.
-func TestManagedEndsAlone(t *testing.T) {
-	testutil.Long(t)
-	dir := stateDir(t)
-	socket := startService(t, dir, 0)
-	s := connect(t, socket)
-	b := createLive(t, s, engine.Spec{})
-	exits := managedShell("exits", "echo words; read x; echo more $x; exit 7")
-	atTTY := managedShell("tty", "stty size; read x; stty size; kill -USR1 $$")
+func (e *suite) managedEndsAlone(t testing.TB) {
+	s := e.private(t)
+	b := s.create(t, engine.Spec{})
+	exits := boxtest.ManagedShell("exits", "echo words; read x; echo more $x; exit 7")
+	atTTY := boxtest.ManagedShell("tty", "stty size; read x; stty size; kill -USR1 $$")
 	atTTY.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
-	p, q := launch(t, b, exits), launch(t, b, atTTY)
+	p, q := boxtest.Launch(t, b, exits), boxtest.Launch(t, b, atTTY)
 	for _, p := range []engine.ManagedProcess{p, q} {
-		if _, _, err := p.Stdio().Stdout.ReadAt(patient(t), make([]byte, 1), 0); err != nil {
+		if _, _, err := p.Stdio().Stdout.ReadAt(boxtest.Patient(t), make([]byte, 1), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -122,22 +111,20 @@ func TestManagedEndsAlone(t *testing.T) {
 		}
 	}
 	cancel()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	s = connect(t, socket)
-	b = adoptLive(t, s, b.ID())
+	s.disconnect(t)
+	s.connect(t)
+	b = s.adopt(t, b.ID())
 	got := b.Managed()
 	if len(got) != 2 {
 		t.Fatalf("%v", got)
 	}
 	p, q = got[0], got[1]
-	wantManaged(t, p, engine.Exited, 7)
-	wantManaged(t, q, engine.Signaled, -1)
-	if out := readAll(t, p.Stdio().Stdout); out != "words\nmore now\n" {
+	boxtest.WantManaged(t, p, engine.Exited, 7)
+	boxtest.WantManaged(t, q, engine.Signaled, -1)
+	if out := boxtest.ReadAll(t, p.Stdio().Stdout); out != "words\nmore now\n" {
 		t.Errorf("%q", out)
 	}
-	if out := readAll(t, q.Stdio().Stdout); out != "24 80\r\nnow\r\n10 20\r\n" {
+	if out := boxtest.ReadAll(t, q.Stdio().Stdout); out != "24 80\r\nnow\r\n10 20\r\n" {
 		t.Errorf("%q", out)
 	}
 }

@@ -1,4 +1,4 @@
-package native
+package conformance
 
 import (
 	"bytes"
@@ -9,111 +9,31 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// live is what these tests need of a box of either kind of engine.
-type live interface {
-	engine.Box
-	Launch(context.Context, engine.Managed) (engine.ManagedProcess, error)
-	Managed() []engine.ManagedProcess
-}
-
-func newLiveBox(t testing.TB, spec engine.Spec) live { return newBox(t, spec).(live) }
-
-// launch starts a managed process, which is killed and forgotten with the test.
-func launch(t testing.TB, b live, m engine.Managed) engine.ManagedProcess {
-	t.Helper()
-	p, err := b.Launch(t.Context(), m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-func managedShell(key, script string) engine.Managed {
-	return engine.Managed{Key: key, Args: []string{"/bin/sh", "-c", script}}
-}
-
-func managedPython(key, script string) engine.Managed {
-	return engine.Managed{Key: key, Args: []string{"/usr/bin/python3", "-c", script}}
-}
-
-func patient(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// reader reads an output as a stream, beginning at off, and releases what it has read.
-type reader struct {
-	t   testing.TB
-	ctx context.Context
-	out engine.Output
-	off int64
-}
-
-func (r *reader) Read(p []byte) (int, error) {
-	n, at, err := r.out.ReadAt(r.ctx, p, r.off)
-	if n > 0 && at != r.off {
-		r.t.Errorf("bytes %d to %d are gone", r.off, at)
-	}
-	r.off = at + int64(n)
-	r.out.Release(r.off)
-	return n, err
-}
-
-func readAll(t testing.TB, out engine.Output) string {
-	t.Helper()
-	b, err := io.ReadAll(&reader{t: t, ctx: patient(t), out: out})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
-}
-
-func await(t testing.TB, p engine.ManagedProcess) engine.Result {
-	t.Helper()
-	select {
-	case <-p.Done():
-	case <-time.After(patience):
-		t.Fatalf("process %q does not end", p.Key())
-	}
-	return p.Result()
-}
-
-func wantManaged(t testing.TB, p engine.ManagedProcess, verdict engine.Verdict, code int) engine.Result {
-	t.Helper()
-	r := await(t, p)
-	if r.Verdict != verdict || r.ExitCode != code {
-		t.Errorf("%q: %s, code %d; want %s, %d (%+v)", p.Key(), r.Verdict, r.ExitCode, verdict, code, r)
-	}
-	return r
-}
-
-func TestManaged(t *testing.T) {
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", `echo out; echo err >&2; read line; echo "got $line"; exit 7`))
+func (e *suite) managed(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", `echo out; echo err >&2; read line; echo "got $line"; exit 7`))
 	if got := b.Managed(); len(got) != 1 || got[0] != p || p.Key() != "a" || p.Control().PID() < 2 {
 		t.Errorf("%v, pid %d", got, p.Control().PID())
 	}
-	ctx := patient(t)
+	ctx := boxtest.Patient(t)
 	in := p.Stdio().Stdin
 	if err := in.Write(ctx, 0, []byte("hello\n")); err != nil || in.Accepted() != 6 {
 		t.Errorf("%v, accepted %d", err, in.Accepted())
 	}
-	if out, errs := readAll(t, p.Stdio().Stdout), readAll(t, p.Stdio().Stderr); out != "out\ngot hello\n" || errs != "err\n" {
+	if out, errs := boxtest.ReadAll(t, p.Stdio().Stdout), boxtest.ReadAll(t, p.Stdio().Stderr); out != "out\ngot hello\n" || errs != "err\n" {
 		t.Errorf("%q, %q", out, errs)
 	}
-	r := wantManaged(t, p, engine.Exited, 7)
+	r := boxtest.WantManaged(t, p, engine.Exited, 7)
 	if *r.Receipt.StdoutBytes != 14 || *r.Receipt.StderrBytes != 4 || r.Receipt.MemoryPeak == nil || r.Receipt.Wall <= 0 {
 		t.Errorf("%+v", r.Receipt)
 	}
@@ -137,10 +57,8 @@ func TestManaged(t *testing.T) {
 	}
 }
 
-func TestManagedEndings(t *testing.T) {
-	t.Parallel()
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
+func (e *suite) managedEndings(t testing.TB) {
+	b := e.create(t, engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
 	for i, c := range []struct {
 		script  string
 		verdict engine.Verdict
@@ -154,88 +72,66 @@ func TestManagedEndings(t *testing.T) {
 		{"sleep 1000 & sleep 1000 & exit 3", engine.Exited, 3, 0},
 		{`exec /usr/bin/python3 -c 'x = bytearray(200 << 20)'`, engine.OOM, -1, syscall.SIGKILL},
 	} {
-		p := launch(t, b, managedShell(fmt.Sprint("p", i), c.script))
-		r := wantManaged(t, p, c.verdict, c.code)
+		p := boxtest.Launch(t, b, boxtest.ManagedShell(fmt.Sprint("p", i), c.script))
+		r := boxtest.WantManaged(t, p, c.verdict, c.code)
 		if r.Signal != c.signal {
 			t.Errorf("%s: signal %v", c.script, r.Signal)
 		}
-		if err := p.Forget(patient(t)); err != nil {
+		if err := p.Forget(boxtest.Patient(t)); err != nil {
 			t.Error(err)
 		}
 	}
-	if o := run(t, b, shell("ps -e -o comm= | grep -c sleep")); strings.TrimSpace(o.stdout) != "0" {
-		t.Errorf("%q processes are left after Forget", o.stdout)
+	if o := boxtest.Run(t, b, boxtest.Shell("ps -e -o comm= | grep -c sleep")); strings.TrimSpace(o.Stdout) != "0" {
+		t.Errorf("%q processes are left after Forget", o.Stdout)
 	}
 }
 
 // What is written in the end is delivered, and the end is not held up by those who
 // hold the pipes without having anything to say.
-func TestManagedBackground(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", `(sleep 1000; echo never) & (while :; do echo noise; done) >&2 & echo last; exit 4`))
+func (e *suite) managedBackground(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", `(sleep 1000; echo never) & (while :; do echo noise; done) >&2 & echo last; exit 4`))
 	began := time.Now()
 	errs := make(chan string)
 	go func() {
-		text, _ := io.ReadAll(&reader{t: t, ctx: patient(t), out: p.Stdio().Stderr})
+		text, _ := io.ReadAll(boxtest.NewReader(t, p.Stdio().Stderr))
 		errs <- string(text)
 	}()
-	if out := readAll(t, p.Stdio().Stdout); out != "last\n" {
+	if out := boxtest.ReadAll(t, p.Stdio().Stdout); out != "last\n" {
 		t.Errorf("%q", out)
 	}
-	wantManaged(t, p, engine.Exited, 4)
+	boxtest.WantManaged(t, p, engine.Exited, 4)
 	if d := time.Since(began); d < 1500*time.Millisecond {
 		t.Errorf("ended after %v, before the background could", d)
 	}
 	if text := <-errs; len(text) < 100 || strings.Trim(text, "noise\n") != "" {
 		t.Errorf("%d bytes of noise", len(text))
 	}
-	if err := p.Control().Kill(patient(t)); err != nil {
+	if err := p.Control().Kill(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
-	if err := p.Forget(patient(t)); err != nil {
+	if err := p.Forget(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
 }
 
-const writer100MB = `
-import os
-block = b"".join(b"%08d" % i for i in range(1 << 13))
-left = 100 << 20
-while left:
-    n = os.write(1, block[:min(left, len(block))])
-    # what was not taken comes again, so that the stream is one long count
-    block = block[n:] + block[:n]
-    left -= n
-`
-
-// numbered returns the first size bytes that writer100MB writes.
-func numbered(size int) []byte {
-	var block bytes.Buffer
-	for i := range 1 << 13 {
-		fmt.Fprintf(&block, "%08d", i)
-	}
-	return bytes.Repeat(block.Bytes(), size/block.Len()+1)[:size]
-}
-
-func TestManagedBulk(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
+func (e *suite) managedBulk(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for _, history := range []int64{engine.MinHistory, 64 << 10, 1 << 20} {
-		m := managedPython(fmt.Sprint("h", history), writer100MB)
+		m := boxtest.ManagedPython(fmt.Sprint("h", history), boxtest.Writer100MB)
 		m.History = history
-		p := launch(t, b, m)
+		p := boxtest.Launch(t, b, m)
 		began := time.Now()
 		h := sha256.New()
-		n, err := io.CopyBuffer(struct{ io.Writer }{h}, &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout}, make([]byte, 256<<10))
+		n, err := io.CopyBuffer(struct{ io.Writer }{h}, boxtest.NewReader(t, p.Stdio().Stdout), make([]byte, 256<<10))
 		if err != nil || n != 100<<20 {
 			t.Errorf("history %d: %d bytes, %v", history, n, err)
 		}
 		t.Logf("history %d: %.0f MB/s", history, float64(n)/1e6/time.Since(began).Seconds())
-		if want := sha256.Sum256(numbered(100 << 20)); hex.EncodeToString(h.Sum(nil)) != hex.EncodeToString(want[:]) {
+		if want := sha256.Sum256(boxtest.Numbered(100 << 20)); hex.EncodeToString(h.Sum(nil)) != hex.EncodeToString(want[:]) {
 			t.Errorf("history %d: the bytes are not those that were written", history)
 		}
-		wantManaged(t, p, engine.Exited, 0)
+		boxtest.WantManaged(t, p, engine.Exited, 0)
 		if oldest, end := p.Stdio().Stdout.Bounds(); end != 100<<20 || end-oldest > max(2*history, 8<<10) || end-oldest < min(history, 4<<10) {
 			t.Errorf("history %d: bounds %d to %d", history, oldest, end)
 		}
@@ -243,10 +139,9 @@ func TestManagedBulk(t *testing.T) {
 }
 
 // Without a reader the process waits; later a reader gets everything.
-func TestManagedBackPressure(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedPython("a", `
+func (e *suite) managedBackPressure(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedPython("a", `
 import os, sys
 os.set_blocking(1, False)
 n, block = 0, b"x" * 4096
@@ -265,9 +160,9 @@ os.set_blocking(1, True)
 os.write(1, b"y")
 `)
 	m.History = 64 << 10
-	p := launch(t, b, m)
+	p := boxtest.Launch(t, b, m)
 	var n int64
-	fmt.Sscan(readAll(t, p.Stdio().Stderr), &n)
+	fmt.Sscan(boxtest.ReadAll(t, p.Stdio().Stderr), &n)
 	// The ring keeps a part free that is as large as the pipe, or half of it.
 	if n < 64<<10 || n > 64<<10+256<<10 {
 		t.Errorf("the process could write %d bytes", n)
@@ -277,34 +172,32 @@ os.write(1, b"y")
 		t.Error("it does not wait")
 	default:
 	}
-	if out := readAll(t, p.Stdio().Stdout); int64(len(out)) != n+1 || out[n] != 'y' {
+	if out := boxtest.ReadAll(t, p.Stdio().Stdout); int64(len(out)) != n+1 || out[n] != 'y' {
 		t.Errorf("%d bytes", len(out))
 	}
-	wantManaged(t, p, engine.Exited, 0)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 }
 
 // The end of a process is reported even if its output is never read.
-func TestManagedEndsUnread(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedPython("a", `import os; [os.write(1, b"x" * 1024) for i in range(60)]`)
+func (e *suite) managedEndsUnread(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedPython("a", `import os; [os.write(1, b"x" * 1024) for i in range(60)]`)
 	m.History = 64 << 10
-	p := launch(t, b, m)
-	wantManaged(t, p, engine.Exited, 0)
-	if out := readAll(t, p.Stdio().Stdout); len(out) != 60<<10 {
+	p := boxtest.Launch(t, b, m)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
+	if out := boxtest.ReadAll(t, p.Stdio().Stdout); len(out) != 60<<10 {
 		t.Errorf("%d bytes", len(out))
 	}
 }
 
 // With DropOldest the process never waits, and a reader never gets other bytes than those written at that offset.
-func TestManagedDropOldest(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedPython("a", writer100MB)
+func (e *suite) managedDropOldest(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedPython("a", boxtest.Writer100MB)
 	m.DropOldest, m.History = true, 64<<10
-	p := launch(t, b, m)
-	want := numbered(100 << 20)
-	ctx, buf := patient(t), make([]byte, 48<<10)
+	p := boxtest.Launch(t, b, m)
+	want := boxtest.Numbered(100 << 20)
+	ctx, buf := boxtest.Patient(t), make([]byte, 48<<10)
 	var off, lost int64
 	for {
 		n, at, err := p.Stdio().Stdout.ReadAt(ctx, buf, off)
@@ -317,22 +210,21 @@ func TestManagedDropOldest(t *testing.T) {
 		lost += at - off
 		off = at + int64(n)
 	}
-	wantManaged(t, p, engine.Exited, 0)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 	t.Logf("%d of %d bytes were dropped", lost, off)
-	q := launch(t, b, engine.Managed{Key: "b", Args: m.Args, DropOldest: true, History: engine.MinHistory})
-	wantManaged(t, q, engine.Exited, 0) // unread
+	q := boxtest.Launch(t, b, engine.Managed{Key: "b", Args: m.Args, DropOldest: true, History: engine.MinHistory})
+	boxtest.WantManaged(t, q, engine.Exited, 0) // unread
 	if oldest, end := q.Stdio().Stdout.Bounds(); end != 100<<20 || end == oldest {
 		t.Errorf("bounds %d to %d", oldest, end)
 	}
 }
 
-func TestManagedInput(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	ctx := patient(t)
-	p := launch(t, b, managedShell("a", "sha256sum"))
+func (e *suite) managedInput(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	ctx := boxtest.Patient(t)
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", "sha256sum"))
 	in := p.Stdio().Stdin
-	data := numbered(3 << 20)
+	data := boxtest.Numbered(3 << 20)
 	for off := 0; off < len(data); {
 		n := min(len(data)-off, 100_000)
 		if err := in.Write(ctx, int64(off), data[off:off+n]); err != nil {
@@ -357,25 +249,24 @@ func TestManagedInput(t *testing.T) {
 		t.Error("writing behind the end is no error")
 	}
 	sum := sha256.Sum256(data)
-	if out := readAll(t, p.Stdio().Stdout); !strings.HasPrefix(out, hex.EncodeToString(sum[:])) {
+	if out := boxtest.ReadAll(t, p.Stdio().Stdout); !strings.HasPrefix(out, hex.EncodeToString(sum[:])) {
 		t.Errorf("%q", out)
 	}
-	wantManaged(t, p, engine.Exited, 0)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 }
 
-func TestManagedInputOfNobody(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", "exec <&-; echo closed; sleep 1000"))
+func (e *suite) managedInputOfNobody(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", "exec <&-; echo closed; sleep 1000"))
 	buf := make([]byte, 10)
-	if _, _, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); err != nil {
+	if _, _, err := p.Stdio().Stdout.ReadAt(boxtest.Patient(t), buf, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x")); !errors.Is(err, syscall.EPIPE) {
+	if err := p.Stdio().Stdin.Write(boxtest.Patient(t), 0, []byte("x")); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("%v, want EPIPE", err)
 	}
 	// A process that does not read does not keep a caller from giving up, and accepted bytes stay accepted.
-	q := launch(t, b, managedShell("b", "sleep 1000"))
+	q := boxtest.Launch(t, b, boxtest.ManagedShell("b", "sleep 1000"))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := q.Stdio().Stdin.Write(ctx, 0, make([]byte, 1<<20)); !errors.Is(err, context.DeadlineExceeded) {
@@ -385,17 +276,16 @@ func TestManagedInputOfNobody(t *testing.T) {
 		t.Errorf("accepted %d", n)
 	}
 	for _, p := range []engine.ManagedProcess{p, q} {
-		if err := p.Control().Kill(patient(t)); err != nil {
+		if err := p.Control().Kill(boxtest.Patient(t)); err != nil {
 			t.Error(err)
 		}
-		wantManaged(t, p, engine.Signaled, -1)
+		boxtest.WantManaged(t, p, engine.Signaled, -1)
 	}
 }
 
-func TestManagedTerminal(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedPython("a", `
+func (e *suite) managedTerminal(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedPython("a", `
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
 s = os.get_terminal_size(0); print(f"{s.lines}x{s.columns}", os.isatty(0), os.isatty(1), os.isatty(2), flush=True)
@@ -405,12 +295,12 @@ print("read", sys.stdin.read(), flush=True)
 sys.exit(6)
 `)
 	m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
-	p := launch(t, b, m)
+	p := boxtest.Launch(t, b, m)
 	if p.Stdio().Stderr != nil {
 		t.Error("a terminal has one output")
 	}
-	ctx := patient(t)
-	r := &reader{t: t, ctx: ctx, out: p.Stdio().Stdout}
+	ctx := boxtest.Patient(t)
+	r := boxtest.NewReader(t, p.Stdio().Stdout)
 	expect := func(text string) {
 		t.Helper()
 		buf := make([]byte, len(text))
@@ -431,87 +321,84 @@ sys.exit(6)
 		t.Error(err)
 	}
 	expect("read line\r\n\r\n")
-	wantManaged(t, p, engine.Exited, 6)
+	boxtest.WantManaged(t, p, engine.Exited, 6)
 	if err := p.Control().Resize(engine.WindowSize{Rows: 1, Cols: 1}); err != nil {
 		t.Error(err)
 	}
-	q := launch(t, b, managedShell("b", "exec sleep 1000"))
+	q := boxtest.Launch(t, b, boxtest.ManagedShell("b", "exec sleep 1000"))
 	if err := q.Control().Resize(engine.WindowSize{Rows: 1, Cols: 1}); err == nil {
 		t.Error("resized without a terminal")
 	}
 	if err := q.Control().Signal(syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
-	if r := wantManaged(t, q, engine.Signaled, -1); r.Signal != syscall.SIGTERM {
+	if r := boxtest.WantManaged(t, q, engine.Signaled, -1); r.Signal != syscall.SIGTERM {
 		t.Errorf("%+v", r)
 	}
 }
 
 // A shell with line editing sees the end of its input, even if that came before it listened.
-func TestManagedTerminalAtItsEnd(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedShell("a", "exec bash --norc")
+func (e *suite) managedTerminalAtItsEnd(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedShell("a", "exec bash --norc")
 	m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
-	p := launch(t, b, m)
-	if err := p.Stdio().Stdin.Close(patient(t)); err != nil {
+	p := boxtest.Launch(t, b, m)
+	if err := p.Stdio().Stdin.Close(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
-	readAll(t, p.Stdio().Stdout)
-	wantManaged(t, p, engine.Exited, 0)
+	boxtest.ReadAll(t, p.Stdio().Stdout)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 }
 
 // All of a terminal's last words are there.
-func TestManagedTerminalEnd(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
+func (e *suite) managedTerminalEnd(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	for i := range 20 {
-		m := managedShell(fmt.Sprint("p", i), "seq 1 3000; echo the end")
+		m := boxtest.ManagedShell(fmt.Sprint("p", i), "seq 1 3000; echo the end")
 		m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
-		p := launch(t, b, m)
-		out := readAll(t, p.Stdio().Stdout)
+		p := boxtest.Launch(t, b, m)
+		out := boxtest.ReadAll(t, p.Stdio().Stdout)
 		if !strings.HasPrefix(out, "1\r\n2\r\n") || !strings.HasSuffix(out, "3000\r\nthe end\r\n") {
 			t.Errorf("%d bytes that end in %q", len(out), out[max(0, len(out)-20):])
 		}
-		wantManaged(t, p, engine.Exited, 0)
+		boxtest.WantManaged(t, p, engine.Exited, 0)
 	}
 }
 
 // The streams can be opened by name, by another user than PID 1's.
-func TestManagedDevStdio(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
-	p := launch(t, b, managedShell("a", `read x </dev/stdin; echo "out $x" >/dev/stdout; echo "err $x" >/dev/stderr`))
-	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x\n")); err != nil {
+func (e *suite) managedDevStdio(t testing.TB) {
+	b := e.create(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", `read x </dev/stdin; echo "out $x" >/dev/stdout; echo "err $x" >/dev/stderr`))
+	if err := p.Stdio().Stdin.Write(boxtest.Patient(t), 0, []byte("x\n")); err != nil {
 		t.Error(err)
 	}
-	if out, errs := readAll(t, p.Stdio().Stdout), readAll(t, p.Stdio().Stderr); out != "out x\n" || errs != "err x\n" {
+	if out, errs := boxtest.ReadAll(t, p.Stdio().Stdout), boxtest.ReadAll(t, p.Stdio().Stderr); out != "out x\n" || errs != "err x\n" {
 		t.Errorf("%q, %q", out, errs)
 	}
-	wantManaged(t, p, engine.Exited, 0)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 }
 
-func TestManagedTree(t *testing.T) {
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", `trap 'echo term' TERM; (setsid sleep 1000 & setsid sleep 1001 &) ; echo up; `+testutil.SignalLoop))
-	r := &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout}
+func (e *suite) managedTree(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", `trap 'echo term' TERM; (setsid sleep 1000 & setsid sleep 1001 &) ; echo up; `+testutil.SignalLoop))
+	r := boxtest.NewReader(t, p.Stdio().Stdout)
 	buf := make([]byte, 8)
 	if _, err := io.ReadFull(r, buf[:3]); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Control().Terminate(patient(t), syscall.SIGTERM); err != nil {
+	if err := p.Control().Terminate(boxtest.Patient(t), syscall.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	if _, err := io.ReadFull(r, buf[:5]); err != nil || string(buf[:5]) != "term\n" {
 		t.Fatalf("%q, %v", buf, err)
 	}
-	if err := p.Forget(patient(t)); err == nil {
+	if err := p.Forget(boxtest.Patient(t)); err == nil {
 		t.Error("a running process was forgotten")
 	}
-	if err := p.Control().Kill(patient(t)); err != nil {
+	if err := p.Control().Kill(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
-	if r := wantManaged(t, p, engine.Signaled, -1); r.Signal != syscall.SIGKILL {
+	if r := boxtest.WantManaged(t, p, engine.Signaled, -1); r.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", r)
 	}
 	if err := p.Control().Signal(syscall.SIGTERM); err != nil {
@@ -519,19 +406,18 @@ func TestManagedTree(t *testing.T) {
 	}
 }
 
-func TestManagedMany(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
+func (e *suite) managedMany(t testing.TB) {
+	b := e.create(t, engine.Spec{})
 	var all []engine.ManagedProcess
 	for i := range 64 {
-		m := managedShell(fmt.Sprint("p", i), "cat")
+		m := boxtest.ManagedShell(fmt.Sprint("p", i), "cat")
 		m.History = 64 << 10
-		all = append(all, launch(t, b, m))
+		all = append(all, boxtest.Launch(t, b, m))
 	}
-	if p, err := b.Launch(t.Context(), managedShell("one-more", "cat")); err == nil {
+	if p, err := b.Launch(t.Context(), boxtest.ManagedShell("one-more", "cat")); err == nil {
 		t.Errorf("one too many: %v", p)
 	}
-	ctx := patient(t)
+	ctx := boxtest.Patient(t)
 	for i, p := range all {
 		if err := p.Stdio().Stdin.Write(ctx, 0, []byte(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
@@ -541,36 +427,35 @@ func TestManagedMany(t *testing.T) {
 		}
 	}
 	for i, p := range all {
-		if out := readAll(t, p.Stdio().Stdout); out != fmt.Sprint(i) {
+		if out := boxtest.ReadAll(t, p.Stdio().Stdout); out != fmt.Sprint(i) {
 			t.Errorf("process %d: %q", i, out)
 		}
-		wantManaged(t, p, engine.Exited, 0)
+		boxtest.WantManaged(t, p, engine.Exited, 0)
 		if err := p.Forget(ctx); err != nil {
 			t.Error(err)
 		}
 	}
-	p := launch(t, b, managedShell("again", "cat"))
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("again", "cat"))
 	if err := p.Control().Kill(ctx); err != nil {
 		t.Error(err)
 	}
-	await(t, p)
+	boxtest.Await(t, p)
 }
 
-func TestManagedRefused(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", "exit 0"))
-	await(t, p)
-	if err := p.Forget(patient(t)); err != nil {
+func (e *suite) managedRefused(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", "exit 0"))
+	boxtest.Await(t, p)
+	if err := p.Forget(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
 	for name, c := range map[string]struct {
 		m    engine.Managed
 		want error
 	}{
-		"a key again":       {managedShell("a", "exit 0"), engine.ErrInvalid},
-		"no key":            {managedShell("", "exit 0"), engine.ErrInvalid},
-		"a bad key":         {managedShell("A", "exit 0"), engine.ErrInvalid},
+		"a key again":       {boxtest.ManagedShell("a", "exit 0"), engine.ErrInvalid},
+		"no key":            {boxtest.ManagedShell("", "exit 0"), engine.ErrInvalid},
+		"a bad key":         {boxtest.ManagedShell("A", "exit 0"), engine.ErrInvalid},
 		"a small history":   {engine.Managed{Key: "b", Args: []string{"x"}, History: 1}, engine.ErrInvalid},
 		"no program":        {engine.Managed{Key: "c", Args: []string{"no-such-program"}}, engine.ErrNotFound},
 		"no directory":      {engine.Managed{Key: "d", Args: []string{"true"}, Dir: "/none"}, engine.ErrNoDir},
@@ -581,75 +466,73 @@ func TestManagedRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	m := managedShell("large", "sleep 1000")
+	m := boxtest.ManagedShell("large", "sleep 1000")
 	m.History = engine.MaxHistory
-	q := launch(t, b, m)
+	q := boxtest.Launch(t, b, m)
 	m.Key = "larger"
 	if _, err := b.Launch(t.Context(), m); err == nil || !strings.Contains(err.Error(), "histories") {
 		t.Errorf("more history than a box has: %v", err)
 	}
 	// A key that came to nothing may be tried again.
-	launch(t, b, managedShell("c", "sleep 1000"))
+	boxtest.Launch(t, b, boxtest.ManagedShell("c", "sleep 1000"))
 	if got := b.Managed(); len(got) != 2 || got[0] != q {
 		t.Errorf("%v", got)
 	}
 }
 
 // PID 1 dies: the result says so and invents nothing, and earlier output can still be read.
-func TestManagedBoxLost(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", "echo before; cat"))
-	q := launch(t, b, managedShell("b", "exit 9"))
-	wantManaged(t, q, engine.Exited, 9)
+func (e *suite) managedBoxLost(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", "echo before; cat"))
+	q := boxtest.Launch(t, b, boxtest.ManagedShell("b", "exit 9"))
+	boxtest.WantManaged(t, q, engine.Exited, 9)
 	buf := make([]byte, 20)
-	if n, _, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); err != nil || string(buf[:n]) != "before\n" {
+	if n, _, err := p.Stdio().Stdout.ReadAt(boxtest.Patient(t), buf, 0); err != nil || string(buf[:n]) != "before\n" {
 		t.Fatal(err)
 	}
-	killInit(t, b)
+	e.killInit(t, b)
 	<-b.Done()
-	wantManaged(t, p, engine.BoxLost, -1)
-	wantManaged(t, q, engine.Exited, 9)
+	boxtest.WantManaged(t, p, engine.BoxLost, -1)
+	boxtest.WantManaged(t, q, engine.Exited, 9)
 	if p.Result().Receipt.User == nil {
 		t.Errorf("nobody knows what it has used: %+v", p.Result().Receipt)
 	}
-	if out := readAll(t, p.Stdio().Stdout); out != "before\n" {
+	if out := boxtest.ReadAll(t, p.Stdio().Stdout); out != "before\n" {
 		t.Errorf("%q", out)
 	}
-	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x")); !errors.Is(err, engine.ErrBoxLost) {
+	if err := p.Stdio().Stdin.Write(boxtest.Patient(t), 0, []byte("x")); !errors.Is(err, engine.ErrBoxLost) {
 		t.Error(err)
 	}
-	if _, err := b.Launch(t.Context(), managedShell("c", "true")); !errors.Is(err, engine.ErrBoxLost) {
+	if _, err := b.Launch(t.Context(), boxtest.ManagedShell("c", "true")); !errors.Is(err, engine.ErrBoxLost) {
 		t.Error(err)
 	}
 	for _, p := range []engine.ManagedProcess{p, q} {
-		if err := p.Control().Kill(patient(t)); err != nil {
+		if err := p.Control().Kill(boxtest.Patient(t)); err != nil {
 			t.Error(err)
 		}
-		if err := p.Forget(patient(t)); err != nil {
+		if err := p.Forget(boxtest.Patient(t)); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
 // A reader that is slower than the removal of its box still gets all that was written.
-func TestManagedHold(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	ended := launch(t, b, managedShell("a", "echo kept"))
-	lost := launch(t, b, managedShell("b", "echo kept; exec sleep 1000"))
-	wantManaged(t, ended, engine.Exited, 0)
+func (e *suite) managedHold(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	ended := boxtest.Launch(t, b, boxtest.ManagedShell("a", "echo kept"))
+	lost := boxtest.Launch(t, b, boxtest.ManagedShell("b", "echo kept; exec sleep 1000"))
+	boxtest.WantManaged(t, ended, engine.Exited, 0)
 	buf := make([]byte, 20)
-	if n, _, err := lost.Stdio().Stdout.ReadAt(patient(t), buf, 0); err != nil || string(buf[:n]) != "kept\n" {
+	if n, _, err := lost.Stdio().Stdout.ReadAt(boxtest.Patient(t), buf, 0); err != nil || string(buf[:n]) != "kept\n" {
 		t.Fatal(err)
 	}
 	first, second := lost.Hold(), lost.Hold()
 	third := ended.Hold()
-	remove(t, b)
+	boxtest.Remove(t, b)
 	first()
 	first() // counts once
 	for _, p := range []engine.ManagedProcess{ended, lost} {
-		if out := readAll(t, p.Stdio().Stdout); out != "kept\n" {
+		if out := boxtest.ReadAll(t, p.Stdio().Stdout); out != "kept\n" {
 			t.Errorf("%s: %q", p.Key(), out)
 		}
 	}
@@ -657,7 +540,7 @@ func TestManagedHold(t *testing.T) {
 	third()
 	for _, p := range []engine.ManagedProcess{ended, lost} {
 		p.Hold()()
-		if _, _, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); !errors.Is(err, os.ErrClosed) {
+		if _, _, err := p.Stdio().Stdout.ReadAt(boxtest.Patient(t), buf, 0); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("%s: reading what was released: %v", p.Key(), err)
 		}
 	}
@@ -665,18 +548,18 @@ func TestManagedHold(t *testing.T) {
 
 // A box that is removed takes its managed processes along, and it is known what they and its commands
 // have used.
-func TestManagedRemoved(t *testing.T) {
-	b := newLiveBox(t, engine.Spec{})
-	p := launch(t, b, managedShell("a", "yes"))
+func (e *suite) managedRemoved(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	p := boxtest.Launch(t, b, boxtest.ManagedShell("a", "yes"))
 	reading := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(io.Discard, &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout})
+		_, err := io.Copy(io.Discard, boxtest.NewReader(t, p.Stdio().Stdout))
 		reading <- err
 	}()
 	const work = 50 * time.Millisecond
 	burn := fmt.Sprintf("import time\nwhile time.process_time() < %g: pass\nprint(1, flush=True); time.sleep(1000)", work.Seconds())
-	q := launch(t, b, managedPython("b", burn))
-	if _, _, err := q.Stdio().Stdout.ReadAt(patient(t), make([]byte, 1), 0); err != nil {
+	q := boxtest.Launch(t, b, boxtest.ManagedPython("b", burn))
+	if _, _, err := q.Stdio().Stdout.ReadAt(boxtest.Patient(t), make([]byte, 1), 0); err != nil {
 		t.Fatal(err)
 	}
 	out, in, err := os.Pipe()
@@ -691,10 +574,10 @@ func TestManagedRemoved(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	remove(t, b)
+	boxtest.Remove(t, b)
 	in.Close()
-	wantManaged(t, p, engine.BoxLost, -1)
-	wantManaged(t, q, engine.BoxLost, -1)
+	boxtest.WantManaged(t, p, engine.BoxLost, -1)
+	boxtest.WantManaged(t, q, engine.BoxLost, -1)
 	r, err := c.Wait()
 	if err != nil || r.Verdict != engine.BoxLost {
 		t.Errorf("%+v, %v", r, err)
@@ -707,47 +590,25 @@ func TestManagedRemoved(t *testing.T) {
 	<-reading // with the end, or that of the ring
 }
 
-// killInit kills PID 1 of a box.
-func killInit(t testing.TB, b engine.Box) {
-	t.Helper()
-	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		found, _ := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "init", "cgroup.procs"))
-		for _, file := range found {
-			content, _ := os.ReadFile(file)
-			pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
-			return
-		}
-	}
-	t.Fatal("there is no PID 1")
-}
-
 // A process that enlarges its pipe beyond the reserved room, fills it and exits does not stay alive because of
 // that, however little is read. The oldest output is dropped, and reported as gone.
-func TestManagedEnlargedPipe(t *testing.T) {
-	t.Parallel()
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedPython("a", `
+func (e *suite) managedEnlargedPipe(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedPython("a", `
 import os, fcntl
 fcntl.fcntl(1, 1031, 1 << 20) # F_SETPIPE_SZ
 os.write(2, b"x")
 [os.write(1, b"%08d" % i) for i in range((512 << 10) // 8)]
 `)
 	m.History = 64 << 10
-	p := launch(t, b, m)
-	wantManaged(t, p, engine.Exited, 0)
+	p := boxtest.Launch(t, b, m)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 	oldest, end := p.Stdio().Stdout.Bounds()
 	if end != 512<<10 || oldest != end-64<<10 {
 		t.Errorf("bounds %d to %d", oldest, end)
 	}
 	buf := make([]byte, 8)
-	if n, at, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); n != 8 || at != oldest || err != nil || string(buf) != fmt.Sprintf("%08d", oldest/8) {
+	if n, at, err := p.Stdio().Stdout.ReadAt(boxtest.Patient(t), buf, 0); n != 8 || at != oldest || err != nil || string(buf) != fmt.Sprintf("%08d", oldest/8) {
 		t.Errorf("%q at %d, %v", buf[:n], at, err)
 	}
 }

@@ -1,4 +1,4 @@
-package native
+package conformance
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,85 +14,67 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
-	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/internal/boxtest"
 )
 
 // managedHog allocates this many MiB of memory when told to, and reports it.
 func managedHog(key string, mb int, memory int64) engine.Managed {
-	return engine.Managed{Key: key, Args: []string{"/usr/bin/python3", "-c", "input()\n" + hog, fmt.Sprint(mb)}, Memory: memory}
+	return engine.Managed{Key: key, Args: []string{"/usr/bin/python3", "-c", "input()\n" + boxtest.Hog, fmt.Sprint(mb)}, Memory: memory}
 }
 
-// goOn gives a managed process the line that it waits for, and ends its input.
-func goOn(t testing.TB, p engine.ManagedProcess) {
-	t.Helper()
-	in := p.Stdio().Stdin
-	if err := errors.Join(in.Write(patient(t), 0, []byte("\n")), in.Close(patient(t))); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantLimit(t testing.TB, p engine.ManagedProcess, verdict engine.Verdict, limit string) {
-	t.Helper()
-	r := await(t, p)
-	if r.Verdict != verdict || r.Limit != limit {
-		t.Errorf("%q: %s, limit %q; want %s, %q (%+v)", p.Key(), r.Verdict, r.Limit, verdict, limit, r)
-	}
-}
-
-// TestManagedMemory: a process has its own limit, below that of the box, above it, or in a box without one.
+// managedMemory: a process has its own limit, below that of the box, above it, or in a box without one.
 // Other processes of the box do not notice.
-func TestManagedMemory(t *testing.T) {
-	boxed := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 192 * mib}})
-	free := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: engine.Unlimited}})
+func (e *suite) managedMemory(t testing.TB) {
+	boxed := e.create(t, engine.Spec{Limits: engine.Limits{Memory: 192 * boxtest.MiB}})
+	free := e.create(t, engine.Spec{Limits: engine.Limits{Memory: engine.Unlimited}})
 	for i, c := range []struct {
-		box     live
+		box     boxtest.Live
 		mb      int
 		memory  int64
 		verdict engine.Verdict
 		limit   string
 	}{
-		{boxed, 80, 48 * mib, engine.OOM, "48 MiB"},
-		{boxed, 80, 128 * mib, engine.Exited, ""},
+		{boxed, 80, 48 * boxtest.MiB, engine.OOM, "48 MiB"},
+		{boxed, 80, 128 * boxtest.MiB, engine.Exited, ""},
 		{boxed, 80, 0, engine.Exited, ""},
 		{boxed, 300, 0, engine.OOM, "192 MiB"},
-		{boxed, 300, 1024 * mib, engine.OOM, "192 MiB"},
-		{boxed, 300, 192 * mib, engine.OOM, "192 MiB"},
-		{free, 80, 48 * mib, engine.OOM, "48 MiB"},
+		{boxed, 300, 1024 * boxtest.MiB, engine.OOM, "192 MiB"},
+		{boxed, 300, 192 * boxtest.MiB, engine.OOM, "192 MiB"},
+		{free, 80, 48 * boxtest.MiB, engine.OOM, "48 MiB"},
 		{free, 300, 0, engine.Exited, ""},
-		{free, 80, 48*mib + 1, engine.OOM, "48 MiB"},
+		{free, 80, 48*boxtest.MiB + 1, engine.OOM, "48 MiB"},
 	} {
-		beside := launch(t, c.box, managedHog(fmt.Sprint("beside-", i), 16, 0))
-		p := launch(t, c.box, managedHog(fmt.Sprint("p-", i), c.mb, c.memory))
-		goOn(t, p)
+		beside := boxtest.Launch(t, c.box, managedHog(fmt.Sprint("beside-", i), 16, 0))
+		p := boxtest.Launch(t, c.box, managedHog(fmt.Sprint("p-", i), c.mb, c.memory))
+		boxtest.GoOn(t, p)
 		if i == 8 {
 			c.limit = spec.FormatSize(c.memory) // as it was asked for
 		}
-		wantLimit(t, p, c.verdict, c.limit)
-		peak := figure(t, "memory", p.Result().Receipt.MemoryPeak)
-		if c.memory > 0 && peak > c.memory || c.verdict == engine.Exited && peak < int64(c.mb)*mib {
+		boxtest.WantVerdict(t, p, c.verdict, c.limit)
+		peak := boxtest.Figure(t, "memory", p.Result().Receipt.MemoryPeak)
+		if c.memory > 0 && peak > c.memory || c.verdict == engine.Exited && peak < int64(c.mb)*boxtest.MiB {
 			t.Errorf("%d: peak %s", i, spec.FormatSize(peak))
 		}
-		goOn(t, beside)
-		wantLimit(t, beside, engine.Exited, "")
-		if err := errors.Join(p.Forget(patient(t)), beside.Forget(patient(t))); err != nil {
+		boxtest.GoOn(t, beside)
+		boxtest.WantVerdict(t, beside, engine.Exited, "")
+		if err := errors.Join(p.Forget(boxtest.Patient(t)), beside.Forget(boxtest.Patient(t))); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, memory := range []int64{1, spec.MinMemory - 1, -1, spec.MaxMemory + 1} {
 		_, err := boxed.Launch(t.Context(), managedHog("bad", 1, memory))
-		wantField(t, err, "memory")
+		boxtest.WantField(t, err, "memory")
 	}
-	p := launch(t, boxed, managedHog("tiny", 16, spec.MinMemory))
-	goOn(t, p)
-	wantLimit(t, p, engine.OOM, spec.FormatSize(spec.MinMemory))
+	p := boxtest.Launch(t, boxed, managedHog("tiny", 16, spec.MinMemory))
+	boxtest.GoOn(t, p)
+	boxtest.WantVerdict(t, p, engine.OOM, spec.FormatSize(spec.MinMemory))
 }
 
-// TestManagedMemoryOfTrees: the limit holds for all descendants together, wherever they have moved, and for no
+// managedMemoryOfTrees: the limit holds for all descendants together, wherever they have moved, and for no
 // other process.
-func TestManagedMemoryOfTrees(t *testing.T) {
-	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 512 * mib}})
+func (e *suite) managedMemoryOfTrees(t testing.TB) {
+	b := e.create(t, engine.Spec{Limits: engine.Limits{Memory: 512 * boxtest.MiB}})
 	const tree = `
 import os, sys, time
 def child(depth):
@@ -103,30 +84,30 @@ def child(depth):
     print("taken", flush=True)
     time.sleep(1000)
 child(7)`
-	p := launch(t, b, engine.Managed{Key: "tree", Args: []string{"/usr/bin/python3", "-c", tree}, Memory: 96 * mib})
+	p := boxtest.Launch(t, b, engine.Managed{Key: "tree", Args: []string{"/usr/bin/python3", "-c", tree}, Memory: 96 * boxtest.MiB})
 	// cgroup2 kills them all, v1 one after the other until it is enough.
-	deadline := time.After(patience)
+	deadline := time.After(boxtest.Patience)
 	for killed := false; !killed; {
 		select {
 		case <-p.Done():
 			killed = true
 		case <-time.After(20 * time.Millisecond):
-			killed = strings.Count(run(t, b, shell("ps -e -o comm=")).stdout, "python3") < 8 && strings.Contains(writtenBy(t, p), "taken")
+			killed = strings.Count(boxtest.Run(t, b, boxtest.Shell("ps -e -o comm=")).Stdout, "python3") < 8 && strings.Contains(writtenBy(t, p), "taken")
 		case <-deadline:
 			t.Fatal("nobody is killed")
 		}
 	}
-	if o := run(t, b, python(hog, "200")); o.Verdict != engine.Exited {
+	if o := boxtest.Run(t, b, boxtest.Python(boxtest.Hog, "200")); o.Verdict != engine.Exited {
 		t.Errorf("beside it: %+v", o.Result)
 	}
-	if err := p.Control().Kill(patient(t)); err != nil {
+	if err := p.Control().Kill(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
-	r := await(t, p)
-	if r.Verdict != engine.OOM || r.Limit != "96 MiB" || figure(t, "kills", r.Receipt.OOMKills) < 1 {
+	r := boxtest.Await(t, p)
+	if r.Verdict != engine.OOM || r.Limit != "96 MiB" || boxtest.Figure(t, "kills", r.Receipt.OOMKills) < 1 {
 		t.Errorf("%+v", r)
 	}
-	if peak := figure(t, "memory", r.Receipt.MemoryPeak); peak > 96*mib || peak < 64*mib {
+	if peak := boxtest.Figure(t, "memory", r.Receipt.MemoryPeak); peak > 96*boxtest.MiB || peak < 64*boxtest.MiB {
 		t.Errorf("peak %s", spec.FormatSize(peak))
 	}
 }
@@ -144,23 +125,22 @@ func writtenBy(t testing.TB, p engine.ManagedProcess) string {
 	return string(buf[:n])
 }
 
-// TestManagedKept: a process keeps its memory limit and the released offset of its output for as long as it runs,
+// managedKept: a process keeps its memory limit and the released offset of its output for as long as it runs,
 // whichever clients come and go.
-func TestManagedKept(t *testing.T) {
-	testutil.Long(t)
-	s, dir := newService(t)
-	b := createLive(t, s, engine.Spec{ID: "kept", Limits: engine.Limits{Memory: 256 * mib}})
-	p := launch(t, b, managedHog("hog", 100, 48*mib))
-	free := launch(t, b, managedHog("free", 100, 0))
-	talk := launch(t, b, managedShell("talk", "seq -w 1000; read x; seq -w 1000"))
-	drops := launch(t, b, engine.Managed{Key: "drops", Args: []string{"sh", "-c", "seq -w 100000; read x"}, DropOldest: true, History: engine.MinHistory})
+func (e *suite) managedKept(t testing.TB) {
+	s := e.private(t)
+	b := s.create(t, engine.Spec{ID: "kept", Limits: engine.Limits{Memory: 256 * boxtest.MiB}})
+	p := boxtest.Launch(t, b, managedHog("hog", 100, 48*boxtest.MiB))
+	free := boxtest.Launch(t, b, managedHog("free", 100, 0))
+	talk := boxtest.Launch(t, b, boxtest.ManagedShell("talk", "seq -w 1000; read x; seq -w 1000"))
+	drops := boxtest.Launch(t, b, engine.Managed{Key: "drops", Args: []string{"sh", "-c", "seq -w 100000; read x"}, DropOldest: true, History: engine.MinHistory})
 	out := talk.Stdio().Stdout
-	waitUntil(t, "it has talked", func() bool { _, end := out.Bounds(); return end == 5000 })
+	boxtest.WaitUntil(t, "it has talked", func() bool { _, end := out.Bounds(); return end == 5000 })
 	for off := int64(5); off <= 2345; off += 5 { // one by one, as a reader of lines does
 		out.Release(off)
 	}
 	dropped := drops.Stdio().Stdout
-	waitUntil(t, "it has dropped", func() bool { _, end := dropped.Bounds(); return end == 700000 })
+	boxtest.WaitUntil(t, "it has dropped", func() bool { _, end := dropped.Bounds(); return end == 700000 })
 	dropped.Release(1 << 60)
 	_, end := dropped.Bounds()
 	if got := dropped.Released(); got != end {
@@ -168,8 +148,8 @@ func TestManagedKept(t *testing.T) {
 	}
 	again := func() {
 		t.Helper()
-		s = connect(t, filepath.Join(dir, native.SocketName))
-		b = adoptLive(t, s, "kept")
+		s.connect(t)
+		b = s.adopt(t, "kept")
 		find := func(key string) engine.ManagedProcess {
 			all := b.Managed()
 			i := slices.IndexFunc(all, func(p engine.ManagedProcess) bool { return p.Key() == key })
@@ -183,11 +163,9 @@ func TestManagedKept(t *testing.T) {
 	}
 	for _, step := range []func(){
 		func() {
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			s.disconnect(t)
 		},
-		func() { killLauncher(t, dir); _ = s.Close() },
+		func() { s.KillLauncher(t); s.disconnect(t) },
 	} {
 		step()
 		again()
@@ -198,31 +176,29 @@ func TestManagedKept(t *testing.T) {
 			t.Errorf("released %d of stderr, %d of what was dropped", got, err)
 		}
 	}
-	killLauncher(t, dir)
+	s.KillLauncher(t)
 	if _, err := b.Usage(); err != nil { // the next one is there, and watches
 		t.Error(err)
 	}
-	goOn(t, p)
-	wantLimit(t, p, engine.OOM, "48 MiB")
-	wantEvent(t, b, engine.EventOOM)
-	goOn(t, free)
-	wantLimit(t, free, engine.Exited, "")
-	goOn(t, talk)
-	wantLimit(t, talk, engine.Exited, "")
+	boxtest.GoOn(t, p)
+	boxtest.WantVerdict(t, p, engine.OOM, "48 MiB")
+	boxtest.WantEvent(t, b, engine.EventOOM)
+	boxtest.GoOn(t, free)
+	boxtest.WantVerdict(t, free, engine.Exited, "")
+	boxtest.GoOn(t, talk)
+	boxtest.WantVerdict(t, talk, engine.Exited, "")
 	out.Release(1 << 60)
 	if got := out.Released(); got != 10000 {
 		t.Errorf("released %d at the end", got)
 	}
 	// After the end too, until it is forgotten.
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s.disconnect(t)
 	again()
 	if got := out.Released(); got != 10000 {
 		t.Errorf("released %d after the end", got)
 	}
-	await(t, talk)
-	if err := talk.Forget(patient(t)); err != nil {
+	boxtest.Await(t, talk)
+	if err := talk.Forget(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -236,15 +212,14 @@ for i in range(20000):
     os.write(1, b"%07d\n" % i)
 `
 
-// TestManagedDropStderr: a process that floods its stderr is never held up by that, and
+// managedDropStderr: a process that floods its stderr is never held up by that, and
 // not a byte of its stdout is lost, however slowly that is read.
-func TestManagedDropStderr(t *testing.T) {
-	testutil.Long(t)
-	b := newLiveBox(t, engine.Spec{})
-	m := managedPython("a", stderrFlood)
+func (e *suite) managedDropStderr(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	m := boxtest.ManagedPython("a", stderrFlood)
 	m.DropStderr, m.History = true, 16<<10
-	p := launch(t, b, m)
-	ctx, buf := patient(t), make([]byte, 1000)
+	p := boxtest.Launch(t, b, m)
+	ctx, buf := boxtest.Patient(t), make([]byte, 1000)
 	h := sha256.New()
 	var off int64
 	slow := 0
@@ -263,7 +238,7 @@ func TestManagedDropStderr(t *testing.T) {
 		}
 		p.Stdio().Stdout.Release(off)
 	}
-	wantManaged(t, p, engine.Exited, 0)
+	boxtest.WantManaged(t, p, engine.Exited, 0)
 	want := sha256.New()
 	for i := range 20000 {
 		fmt.Fprintf(want, "%07d\n", i)
@@ -276,9 +251,9 @@ func TestManagedDropStderr(t *testing.T) {
 		t.Errorf("stderr from %d to %d", oldest, end)
 	}
 	// Nobody reads: stdout makes it wait, stderr does not.
-	q := launch(t, b, engine.Managed{Key: "b", Args: m.Args, DropStderr: true, History: 16 << 10})
+	q := boxtest.Launch(t, b, engine.Managed{Key: "b", Args: m.Args, DropStderr: true, History: 16 << 10})
 	var at int64
-	waitUntil(t, "stdout is full", func() bool {
+	boxtest.WaitUntil(t, "stdout is full", func() bool {
 		last := at
 		_, at = q.Stdio().Stdout.Bounds()
 		time.Sleep(50 * time.Millisecond)
@@ -293,31 +268,31 @@ func TestManagedDropStderr(t *testing.T) {
 		t.Error("it did not wait for a reader of its stdout")
 	default:
 	}
-	if err := q.Control().Kill(patient(t)); err != nil {
+	if err := q.Control().Kill(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
-	if r := await(t, q); r.Signal != syscall.SIGKILL {
+	if r := boxtest.Await(t, q); r.Signal != syscall.SIGKILL {
 		t.Errorf("%+v", r)
 	}
 	// And the other way round, without it: a full stderr holds it up.
-	r := launch(t, b, engine.Managed{Key: "c", Args: m.Args, History: 16 << 10})
-	waitUntil(t, "stderr is full", func() bool { _, end := r.Stdio().Stderr.Bounds(); return end >= 8<<10 })
+	r := boxtest.Launch(t, b, engine.Managed{Key: "c", Args: m.Args, History: 16 << 10})
+	boxtest.WaitUntil(t, "stderr is full", func() bool { _, end := r.Stdio().Stderr.Bounds(); return end >= 8<<10 })
 	if text := readSome(t, r.Stdio().Stderr); len(text) == 0 || strings.Trim(text, "n") != "" {
 		t.Errorf("%q", text)
 	}
 	if oldest, _ := r.Stdio().Stderr.Bounds(); oldest != 0 {
 		t.Errorf("stderr begins at %d", oldest)
 	}
-	if err := r.Control().Kill(patient(t)); err != nil {
+	if err := r.Control().Kill(boxtest.Patient(t)); err != nil {
 		t.Error(err)
 	}
-	await(t, r)
+	boxtest.Await(t, r)
 }
 
 func readSome(t testing.TB, out engine.Output) string {
 	t.Helper()
 	buf := make([]byte, 1000)
-	n, _, err := out.ReadAt(patient(t), buf, 0)
+	n, _, err := out.ReadAt(boxtest.Patient(t), buf, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/boxd/boxd/engine/spec"
+)
+
+// Capability is something that boxes do or have. Package engine/conformance has at least one
+// test of each.
+type Capability struct {
+	Name string // as in [Difference]
+	// Meaning says in one line what users get.
+	Meaning string
+}
+
+// The names of capabilities.
+const (
+	CanCreate       = "create"
+	CanExec         = "exec"
+	CanStdio        = "stdio"
+	CanTerminal     = "terminal"
+	CanExitStatus   = "exit-status"
+	CanEnd          = "end"
+	CanKillTree     = "kill-tree"
+	CanMemory       = "memory-limit"
+	CanSocketMemory = "socket-memory"
+	CanPIDs         = "pids-limit"
+	CanCPU          = "cpu-limit"
+	CanFileLimits   = "file-limits"
+	CanReceipts     = "receipts"
+	CanAttribute    = "attribution"
+	CanUpdate       = "update-limits"
+	CanMount        = "mounts"
+	CanMountLive    = "live-mounts"
+	CanRoot         = "root"
+	CanLayers       = "layers"
+	CanVolumes      = "volumes"
+	CanNetwork      = "private-network"
+	CanNetworked    = "loopback-sockets"
+	CanPorts        = "ports"
+	CanEvents       = "events"
+	CanUsage        = "usage"
+	CanManaged      = "managed-processes"
+	CanManagedLimit = "managed-memory"
+	CanAdopt        = "adoption"
+	CanRestart      = "launcher-restart"
+)
+
+// Capabilities are all of them, in the order in which documents list them.
+var Capabilities = []Capability{
+	{CanCreate, "a box is created, found by its ID, discarded and removed, and a cancelled create leaves nothing"},
+	{CanExec, "a command has the arguments, environment, user and directory that were asked for, and nothing of the caller"},
+	{CanStdio, "stdin, stdout and stderr arrive byte for byte, through files and pipes too"},
+	{CanTerminal, "a command can have a terminal, with resizing, keys and an end of file"},
+	{CanExitStatus, "exit statuses 0 to 255, signals, and why a program did not start are exact"},
+	{CanEnd, "timeouts, cancellation, their grace, and limits of output hold"},
+	{CanKillTree, "when the end of a command is reported, everything that it started is gone"},
+	{CanMemory, "the memory limit holds, with the verdict oom and the number of kills"},
+	{CanSocketMemory, "socket buffers are bounded with the memory limit"},
+	{CanPIDs, "the limit of processes holds exactly, with the verdict pids-limit"},
+	{CanCPU, "the limit of processor time holds, and throttled time is counted"},
+	{CanFileLimits, "limits of open files, file size and /tmp hold"},
+	{CanReceipts, "a receipt has the processor time, memory peak and number of processes of one command with all its descendants"},
+	{CanAttribute, "a limit that one command hits is not taken for the end of another"},
+	{CanUpdate, "limits of a running box can be changed"},
+	{CanMount, "directories, files and volumes are mounted read-only or read-write, and belong to their owner on the host"},
+	{CanMountLive, "mounts of a running box come and go, and its processes see it"},
+	{CanRoot, "the root is the host's system read-only, or writable; the host name is the box's"},
+	{CanLayers, "the root can be made of the layers of an image, which boxes write"},
+	{CanVolumes, "a full volume fails its writer with the verdict disk-quota, and outlives boxes"},
+	{CanNetwork, "a box has a loopback of its own and reaches nothing else"},
+	{CanNetworked, "the caller listens and connects on the loopback of the box, without a process in it"},
+	{CanPorts, "the ports that processes listen on are listed"},
+	{CanEvents, "the kernel's kills and refused forks are reported as they happen"},
+	{CanUsage, "memory, processes and processor time of a box can be read at any time"},
+	{CanManaged, "managed processes keep their stdio in buffers of the box, with offsets"},
+	{CanManagedLimit, "a managed process can have a memory limit of its own"},
+	{CanAdopt, "the next client takes over a box with its managed processes, byte for byte"},
+	{CanRestart, "nothing in a box notices that its launcher is killed, and the next one goes on with it"},
+}
+
+// Difference says that an engine holds a promise in another way, or not at all.
+type Difference struct {
+	Engine    string `json:"engine"`
+	Isolation string `json:"isolation"`
+	// Capability is the name of one of [Capabilities].
+	Capability string `json:"capability"`
+	// Instead says in one line what holds instead.
+	Instead string `json:"instead"`
+	// Reason says in one line why.
+	Reason string `json:"reason"`
+}
+
+// Differences are all differences between engines. The engine native with the isolation
+// namespaces has none: it is what the others are compared with. Package engine/conformance
+// fails if a promise is broken that is not listed, and if one is listed that is not.
+var Differences = []Difference{}
+
+// DifferenceOf returns how a capability differs for boxes of an engine and isolation, and
+// false if it does not. Empty words stand for native and namespaces.
+func DifferenceOf(engine, isolation, capability string) (d Difference, differs bool) {
+	if engine == "" {
+		engine = spec.EngineNative
+	}
+	if isolation == "" {
+		isolation = spec.IsolationNamespaces
+	}
+	i := slices.IndexFunc(Differences, func(d Difference) bool {
+		return d.Engine == engine && d.Isolation == isolation && d.Capability == capability
+	})
+	if i < 0 {
+		return d, false
+	}
+	return Differences[i], true
+}
