@@ -81,7 +81,11 @@ func startGuest(m *wire.SpawnMsg) (int, *wire.FailedMsg) {
 	defer null.Close()
 	fds := []int{-1, -1, -1, -1}
 	for i := range 3 {
-		if fds[i], err = unix.FcntlInt(uintptr(i), unix.F_DUPFD_CLOEXEC, 64); err == nil {
+		from := uintptr(i)
+		if isNull(i) {
+			from = null.Fd() // which has a name here
+		}
+		if fds[i], err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 64); err == nil {
 			err = unix.Dup3(int(null.Fd()), i, 0)
 		}
 		if err != nil {
@@ -92,6 +96,12 @@ func startGuest(m *wire.SpawnMsg) (int, *wire.FailedMsg) {
 	m.Tasks = 0
 	m.Rlimits = slices.DeleteFunc(m.Rlimits, func(r wire.Rlimit) bool { return !slices.Contains(guestRlimits, r.Resource) })
 	return start(m, fds, birth{self: self, place: C.PLACE_GUEST})
+}
+
+// isNull reports whether a descriptor is the host's /dev/null.
+func isNull(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }
 
 // guestRlimits are the limits that gVisor's prlimit64 accepts (setableLimits in its

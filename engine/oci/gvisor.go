@@ -29,6 +29,7 @@ type Guest struct {
 type GuestMount struct {
 	Target   string
 	ReadOnly bool
+	NoExec   bool // no program in it can be executed, which the host would refuse as well
 }
 
 // GuestID is the name of the sandbox, the only one in its state directory.
@@ -78,6 +79,9 @@ func (g Guest) Config() *specs.Spec {
 		options := []string{"rbind", "nosuid", "nodev", "rw"}
 		if m.ReadOnly {
 			options[3] = "ro"
+		}
+		if m.NoExec {
+			options = append(options, "noexec")
 		}
 		c.Mounts = append(c.Mounts, specs.Mount{Destination: m.Target, Type: "bind", Source: g.Root + m.Target, Options: options})
 	}

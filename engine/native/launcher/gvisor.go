@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/boxd/boxd/engine/oci"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 	"golang.org/x/sys/unix"
 )
@@ -124,6 +126,21 @@ func copySelf(dir, path string) error {
 	return cmp.Or(errors.Join(err, fresh.Close()), os.Rename(path+".new", path))
 }
 
+// withMaker adds user and group 0 of a box to a map of one owner. gVisor makes every file as them, and
+// then gives it to the user who made it; the kernel makes none for an ID that a mount does not map.
+// On disk they are IDs of no user of the host.
+func withMaker(m mounts.IDMap, base int) mounts.IDMap {
+	with := func(ranges []mounts.IDRange) []mounts.IDRange {
+		for _, r := range ranges {
+			if r.Host == uint32(base) || isShared(r.Disk) {
+				return ranges
+			}
+		}
+		return append(slices.Clip(ranges), mounts.IDRange{Disk: sharedBase, Host: uint32(base), Size: 1})
+	}
+	return mounts.IDMap{UIDs: with(m.UIDs), GIDs: with(m.GIDs)}
+}
+
 // sandbox describes the sandbox of box b to its agent. The caller closes the files.
 func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	program := g.program(false)
@@ -142,7 +159,7 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	files := []*os.File{runsc, init}
 	guest := oci.Guest{
 		Hostname: b.spec.Hostname, Root: wire.SandboxRoot, Init: wire.SandboxInit, State: wire.SandboxState, Bundle: wire.SandboxBundle, Writable: b.spec.WritableRoot,
-		Mounts: []oci.GuestMount{{Target: "/tmp"}, {Target: rootfs.HomeDir}, {Target: "/dev/shm"}},
+		Mounts: []oci.GuestMount{{Target: "/tmp"}, {Target: rootfs.HomeDir}, {Target: "/dev/shm", NoExec: true}},
 	}
 	for _, m := range spec.InOrder(b.spec.Mounts) {
 		guest.Mounts = append(guest.Mounts, oci.GuestMount{Target: m.Target, ReadOnly: m.ReadOnly})

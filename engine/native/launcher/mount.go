@@ -140,6 +140,8 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 		if err := openToUsers(src); err != nil {
 			return 0, err
 		}
+	} else if isGVisor(b.spec) {
+		owner = withMaker(owner, b.lease.Base)
 	}
 	ns, err := b.mapping(owner)
 	if err != nil {
