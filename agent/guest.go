@@ -49,10 +49,7 @@ func Guest() error {
 	if failed != nil {
 		return send(reports, reportFailed, failed.Marshal())
 	}
-	if err := send(reports, reportStarted, nil); err != nil {
-		killDescendants()
-		return err
-	}
+	_ = send(reports, reportStarted, nil) // if Enter is gone, orders has ended as well
 	g := &guest{main: pid}
 	g.running.Store(true)
 	go g.obey(orders)
@@ -136,7 +133,10 @@ func (g *guest) obey(orders *os.File) {
 	}
 }
 
-// reap waits for all descendants, and reports the end of the command.
+// reap waits for all descendants, and reports the end of the command. It must not return before the last
+// of them: runsc has started this process without a parent, so gVisor finds no process that could
+// inherit them, takes this for the end of PID 1, and kills the whole sandbox
+// (Task.exitChildren in pkg/sentry/kernel/task_exit.go).
 func (g *guest) reap(reports *os.File) error {
 	for {
 		var status unix.WaitStatus
@@ -156,7 +156,8 @@ func (g *guest) reap(reports *os.File) error {
 				left = 0
 			}
 			m := wire.ExitedMsg{Status: uint32(status)}
-			if err := send(reports, reportExited, append([]byte{left}, m.Marshal()...)); err != nil || left == 0 {
+			_ = send(reports, reportExited, append([]byte{left}, m.Marshal()...)) // Enter may be gone
+			if left == 0 {
 				return nil
 			}
 		}
