@@ -88,13 +88,16 @@ func enterSandbox(args []string) (*entered, error) {
 	}
 	defer complaintEnd.Close()
 	e.orders, e.reports, e.complaint = orders, reports, complaint
-	stdio := make([]*os.File, 3)
+	stdio, nulls := make([]*os.File, 3), byte(0)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
 	for i := range stdio {
+		if isNull(i) {
+			nulls |= 1 << i
+		}
 		fd, err := unix.FcntlInt(uintptr(i), unix.F_DUPFD_CLOEXEC, 10)
 		if err != nil {
 			return nil, os.NewSyscallError("fcntl", err)
@@ -121,7 +124,7 @@ func enterSandbox(args []string) (*entered, error) {
 		return nil, err
 	}
 	go func() { // the message may be larger than the pipe
-		_ = send(orders, orderSpawn, spawn)
+		_ = send(orders, orderSpawn, append([]byte{nulls}, spawn...))
 	}()
 	go func() {
 		defer close(e.heard)
@@ -166,10 +169,12 @@ func (e *entered) awaitEnd(signals <-chan os.Signal) (unix.WaitStatus, error) {
 			switch sig {
 			case unix.SIGURG, unix.SIGCHLD, unix.SIGPIPE: // of the Go runtime and of our own doing
 				continue
-			case stopGuest:
-				sig = unix.SIGSTOP
 			}
-			_ = send(e.orders, orderSignal, []byte{byte(sig)})
+			if sig > firstOnlyBase {
+				_ = send(e.orders, orderSignal, []byte{byte(sig - firstOnlyBase)})
+			} else {
+				_ = send(e.orders, orderTree, []byte{byte(sig)})
+			}
 		case r, ok := <-e.heard:
 			var m wire.ExitedMsg
 			if !ok || r.kind != reportExited || len(r.body) == 0 || m.Unmarshal(r.body[1:]) != nil {

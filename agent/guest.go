@@ -6,7 +6,6 @@ package agent
 import "C"
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -42,10 +41,13 @@ func Guest() error {
 		return err
 	}
 	var m wire.SpawnMsg
-	if err := m.Unmarshal(body); err != nil || kind != orderSpawn {
-		return fmt.Errorf("order of kind %q: %w", kind, errors.Join(wire.ErrProtocol, err))
+	if kind != orderSpawn || len(body) == 0 {
+		return fmt.Errorf("order of kind %q: %w", kind, wire.ErrProtocol)
 	}
-	pid, failed := startGuest(&m)
+	if err := m.Unmarshal(body[1:]); err != nil {
+		return err
+	}
+	pid, failed := startGuest(&m, body[0])
 	if failed != nil {
 		return send(reports, reportFailed, failed.Marshal())
 	}
@@ -57,7 +59,7 @@ func Guest() error {
 }
 
 // startGuest starts the command with the stdio of this process, and lets go of it.
-func startGuest(m *wire.SpawnMsg) (int, *wire.FailedMsg) {
+func startGuest(m *wire.SpawnMsg, nulls byte) (int, *wire.FailedMsg) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, failed("becoming a subreaper", err)
 	}
@@ -79,8 +81,8 @@ func startGuest(m *wire.SpawnMsg) (int, *wire.FailedMsg) {
 	fds := []int{-1, -1, -1, -1}
 	for i := range 3 {
 		from := uintptr(i)
-		if isNull(i) {
-			from = null.Fd() // which has a name here
+		if nulls&(1<<i) != 0 {
+			from = null.Fd() // which has a name here, unlike the host's
 		}
 		if fds[i], err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 64); err == nil {
 			err = unix.Dup3(int(null.Fd()), i, 0)
@@ -119,12 +121,20 @@ func (g *guest) obey(orders *os.File) {
 		if err != nil {
 			break
 		}
-		if kind == orderSignal && len(body) == 1 && g.running.Load() {
-			pid, sig := g.main, unix.Signal(body[0])
-			if sig == unix.SIGINT || sig == unix.SIGQUIT {
-				pid = -pid // as reaper.signal
+		if len(body) != 1 {
+			continue
+		}
+		sig := unix.Signal(body[0])
+		switch {
+		case kind == orderTree:
+			for _, pid := range descendants() {
+				_ = unix.Kill(pid, sig)
 			}
-			_ = unix.Kill(pid, sig)
+		case !g.running.Load():
+		case sig == unix.SIGINT || sig == unix.SIGQUIT:
+			_ = unix.Kill(-g.main, sig) // as reaper.signal
+		default:
+			_ = unix.Kill(g.main, sig)
 		}
 	}
 	for {

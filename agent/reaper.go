@@ -148,8 +148,8 @@ func (r *reaper) signal(k key, sig unix.Signal) {
 			if sig == unix.SIGINT || sig == unix.SIGQUIT {
 				pid = -pid // a command leads its session, and so a group
 			}
-			if r.sandbox != 0 && sig == unix.SIGSTOP {
-				sig = stopGuest
+			if r.sandbox != 0 {
+				pid, sig = max(pid, -pid), firstOnly(sig)
 			}
 			_ = unix.Kill(pid, sig)
 			return

@@ -230,16 +230,25 @@ func describe(s unix.WaitStatus) string {
 // What the three processes of a command tell one another: a kind, the length of a body in four
 // bytes, and the body.
 const (
-	orderSpawn    = 'c' // to Guest: a wire.SpawnMsg
-	orderSignal   = 's' // to Guest: one byte
+	orderSpawn    = 'c' // to Guest: a byte whose bits say which of stdio is /dev/null, and a wire.SpawnMsg
+	orderSignal   = 's' // to Guest: one byte, for the command as in reaper.signal
+	orderTree     = 't' // to Guest: one byte, for everything that the command has started as well
 	reportStarted = 'S' // to Enter, and from there to the agent
 	reportFailed  = 'F' // likewise: a wire.FailedMsg
 	reportExited  = 'X' // to Enter: a wire.ExitedMsg, and a byte that says whether processes are left
 	reportLost    = 'L' // from Enter to the agent: Guest has ended without reportExited
 )
 
-// stopGuest is the signal by which Enter is told to stop its command: SIGSTOP would stop Enter.
-const stopGuest = unix.Signal(40)
+// firstOnly returns the signal by which the agent passes sig, 1 to 31, to Enter: one of 34 to 64. Enter
+// takes others for what the launcher sends to every process in the slot of the command.
+func firstOnly(sig unix.Signal) unix.Signal {
+	if sig < 1 || sig > 31 {
+		return 0
+	}
+	return sig + firstOnlyBase
+}
+
+const firstOnlyBase = 33
 
 func send(to *os.File, kind byte, body []byte) error {
 	n := len(body)

@@ -36,13 +36,17 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 	}
 }
 
-// kernelLimits returns the limits of the box that its own kernel enforces: gVisor counts the processes
-// and threads of a user in the box (incRLimitNProc in its pkg/sentry/kernel/kernel.go).
+// helperTasks is how many tasks in a gVisor box are boxd's while it runs one command: two Go programs.
+const helperTasks = 10
+
+// kernelLimits returns the limits of the box that its own kernel enforces. gVisor counts a task to the
+// user of the process that runsc has started, whoever it becomes (Task.userCounters): so all tasks
+// of the box count to one limit, our helpers among them.
 func (b *box) kernelLimits(l engine.Limits) []wire.Rlimit {
 	if !b.behindGVisor() || l.PIDs <= 0 {
 		return nil
 	}
-	return []wire.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: uint64(l.PIDs), Hard: uint64(l.PIDs)}}
+	return []wire.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: uint64(l.PIDs + helperTasks), Hard: uint64(l.PIDs + helperTasks)}}
 }
 
 // builtinName is the name of a builtin in the box's list of processes.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,11 +87,11 @@ try:
             os.pause() if hasattr(os, 'pause') else __import__('signal').pause()
         n += 1
 except OSError as e:
-    print(n, e.strerror)
+    print(30 <= n <= 45, e.strerror)
 try: resource.setrlimit(resource.RLIMIT_NPROC, (1000, 1000))
 except ValueError as e: print(e)
 `))
-	if o.Stdout != "True True Resource temporarily unavailable\nnot allowed to raise maximum limit\n" {
+	if o.Stdout != "True Resource temporarily unavailable\nnot allowed to raise maximum limit\n" {
 		t.Errorf("%+v", o)
 	}
 	boxtest.WantOutput(t, b, "ps -e | wc -l | xargs test 12 -gt && echo few", "few\n") // and all of them were killed
@@ -153,6 +154,34 @@ func TestKilledOutside(t *testing.T) {
 	boxtest.WaitUntil(t, "everything is dead", func() bool {
 		return !strings.Contains(boxtest.Run(t, b, boxtest.Shell("ps -eo args | grep -v grep")).Stdout, "sleep 111")
 	})
+}
+
+// TestSignals: a signal to a command is for its first process, one at a timeout for all of them.
+func TestSignals(t *testing.T) {
+	e := start(t, testutil.Runsc(t))
+	b := create(t, e, engine.Spec{ID: "signals"})
+	c := boxtest.Shell("trap 'echo got; exit 3' TERM; sleep 1000")
+	c.Timeout, c.Grace = 300*time.Millisecond, boxtest.Patience
+	if o := boxtest.Run(t, b, c); o.Verdict != engine.TimedOut || o.ExitCode != 3 || o.Stdout != "got\n" {
+		t.Errorf("%+v", o)
+	}
+	out := boxtest.NewScreen()
+	c = boxtest.Shell("trap 'echo usr1' USR1; echo ready; (trap 'echo child' USR1; sleep 1000) & while :; do wait; done")
+	c.Stdout = out
+	p := boxtest.Begin(t, b, c)
+	out.Await(t, "ready")
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGUSR1, syscall.SIGCONT} {
+		if err := p.Signal(sig); err != nil {
+			t.Error(err)
+		}
+	}
+	out.Await(t, "usr1")
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if r := boxtest.Wait(t, p); r.Signal != syscall.SIGKILL || strings.Contains(out.String(), "child") {
+		t.Errorf("%+v, %q", r, out)
+	}
 }
 
 // TestBackground: processes that a command may leave go on, and end with the box.
