@@ -24,6 +24,7 @@ const memoryLimit = 8 << 20
 type agent struct {
 	reaper   *reaper
 	managed  *table
+	sandbox  *sandbox   // in which commands run; nil if they run in the box itself
 	self     *os.File   // the binary that runs here, O_PATH
 	listener *os.File   // listening socket, blocking
 	home     []*os.File // v1 tasks files of the threads that start commands
@@ -62,7 +63,7 @@ func Main() error {
 	if err != nil {
 		return fmt.Errorf("receiving init: %w", err)
 	}
-	a, err := start(frame)
+	a, err := setUp(frame)
 	if err != nil {
 		failed := wire.FailedMsg{Step: err.Error(), Errno: unix.EINVAL}
 		_ = control.Send(wire.TypeFailed, frame.ID, failed.Marshal())
@@ -83,8 +84,8 @@ func Main() error {
 	return a.reaper.run()
 }
 
-// start takes the descriptors of the Init frame and hardens the process.
-func start(frame *wire.Frame) (*agent, error) {
+// setUp takes the descriptors of the Init frame and hardens the process.
+func setUp(frame *wire.Frame) (*agent, error) {
 	defer frame.Close()
 	var m wire.InitMsg
 	if frame.Type != wire.TypeInit {
@@ -93,7 +94,7 @@ func start(frame *wire.Frame) (*agent, error) {
 	if err := m.Unmarshal(frame.Body); err != nil {
 		return nil, err
 	}
-	if len(frame.FDs) != 1+int(m.HomeTasks) {
+	if len(frame.FDs) != 1+int(m.HomeTasks)+m.Sandbox.SandboxFDs() {
 		return nil, fmt.Errorf("receiving init: %d descriptors: %w", len(frame.FDs), wire.ErrProtocol)
 	}
 	if err := unix.SetNonblock(frame.FDs[0], false); err != nil {
@@ -108,23 +109,35 @@ func start(frame *wire.Frame) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	supervisor, err := newSupervisor(m.Sockets)
-	if err != nil {
-		return nil, err
-	}
-	listener, err := harden(m.Filter)
-	if err != nil {
-		return nil, err
-	}
-	go supervisor.run(listener)
 	files := frame.Files()
+	own := 1 + int(m.HomeTasks)
 	managed := new(table)
+	reaper := newReaper(managed.exited)
+	var box *sandbox
+	if m.Sandbox != nil {
+		box, err = startSandbox(m.Sandbox, self, files[own:])
+		if err != nil {
+			return nil, err
+		}
+		reaper.sandbox = box.pid
+	} else {
+		supervisor, err := newSupervisor(m.Sockets)
+		if err != nil {
+			return nil, err
+		}
+		listener, err := harden(m.Filter)
+		if err != nil {
+			return nil, err
+		}
+		go supervisor.run(listener)
+	}
 	return &agent{
-		reaper:   newReaper(managed.exited),
+		reaper:   reaper,
 		managed:  managed,
+		sandbox:  box,
 		self:     self,
 		listener: files[0],
-		home:     files[1:],
+		home:     files[1:own],
 		threads:  int(m.Spawners),
 		lifeline: m.Lifeline,
 		unpacks:  m.Unpacks,

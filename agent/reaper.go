@@ -21,6 +21,8 @@ type reaper struct {
 	born chan struct{} // signalled after every birth: there is a child to wait for
 	// managed takes the status of a managed process. It must not wait.
 	managed func(number uint32, status unix.WaitStatus)
+	// sandbox is the process without which the box is lost; 0 if there is none.
+	sandbox int
 
 	mu       sync.Mutex
 	commands map[int]key             // by pid
@@ -48,6 +50,8 @@ func (r *reaper) run() error {
 			// process, and has received a signal. Only the thread that started it could
 			// continue it, and its client must not take a stop for an end.
 			_ = unix.Kill(pid, unix.SIGKILL)
+		case err == nil && pid == r.sandbox:
+			return fmt.Errorf("the sandbox has ended: %v", describe(status))
 		case err == nil:
 			r.ended(pid, status)
 		case err == unix.EINTR:
@@ -143,6 +147,9 @@ func (r *reaper) signal(k key, sig unix.Signal) {
 		if other == k {
 			if sig == unix.SIGINT || sig == unix.SIGQUIT {
 				pid = -pid // a command leads its session, and so a group
+			}
+			if r.sandbox != 0 {
+				pid, sig = max(pid, -pid), firstOnly(sig)
 			}
 			_ = unix.Kill(pid, sig)
 			return

@@ -18,7 +18,11 @@ import (
 // from the rest of the agent: the children of a thread start in the thread's cgroups.
 func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
-	if err := errors.Join(enter(a.home), renounce(), nameThread(wire.SpawnerName)); err != nil {
+	err := errors.Join(enter(a.home), nameThread(wire.SpawnerName))
+	if a.sandbox == nil { // otherwise its children are our own programs, which need the privileges
+		err = errors.Join(err, renounce())
+	}
+	if err != nil {
 		os.Exit(1) // commands must not run outside the limits
 	}
 	placed <- struct{}{}

@@ -181,7 +181,7 @@ static void enter_dir(struct boxd_spawn *s)
 
 static void set_stdio(struct boxd_spawn *s)
 {
-	unsigned int first = 3;
+	unsigned int first = 3, n;
 	int i;
 
 	// The descriptors are all above 2: the agent keeps 0, 1 and 2 open on
@@ -195,6 +195,12 @@ static void set_stdio(struct boxd_spawn *s)
 		if (s->self != SELF_FD && syscall(SYS_dup3, s->self, SELF_FD, O_CLOEXEC) < 0)
 			fail(s, STEP_STDIO);
 		first = SELF_FD + 1;
+	}
+	// These are all above their new numbers.
+	for (n = 0; n < s->nextra; n++) {
+		first = FIRST_EXTRA + n;
+		if (syscall(SYS_dup3, s->extra[n], first++, 0) < 0)
+			fail(s, STEP_STDIO);
 	}
 	if (syscall(SYS_close_range, first, ~0U, 0) < 0)
 		fail(s, STEP_CLOSE_RANGE);
@@ -281,10 +287,15 @@ static void child(void *arg)
 	set_limits(s);
 	set_stdio(s);
 	syscall(SYS_umask, 022);
-	see_as_user(s);
+	if (s->place == PLACE_BOX)
+		see_as_user(s);
+	// In a guest a command may stop this child, and with it only its own helper.
+	if (s->place == PLACE_GUEST)
+		drop_privileges(s);
 	enter_dir(s);
 	skip_missing(s);
-	drop_privileges(s);
+	if (s->place == PLACE_BOX)
+		drop_privileges(s);
 	if (syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, 8) < 0)
 		fail(s, STEP_SIGMASK);
 	exec_program(s);

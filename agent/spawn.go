@@ -8,6 +8,7 @@ package agent
 import "C"
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -39,12 +40,28 @@ var stepNames = map[C.int]string{
 // thread that is in the box's v1 cgroups, and blocks until the program runs. The caller keeps
 // the descriptors.
 func (a *agent) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
+	if a.sandbox != nil {
+		return a.sandbox.spawn(m, fds)
+	}
+	return start(m, fds, birth{self: a.self, unpacks: a.unpacks, place: C.PLACE_BOX})
+}
+
+// birth says how start starts a program, beside what its client asks for.
+type birth struct {
+	self    *os.File // this binary
+	unpacks bool     // user 0 has capabilities over files
+	place   C.int    // one of enum boxd_place
+	extra   []int    // more descriptors, each above FIRST_EXTRA + len(extra)
+}
+
+// start starts the program of m and returns when it runs.
+func start(m *wire.SpawnMsg, fds []int, b birth) (int, *wire.FailedMsg) {
 	var mem cMemory
 	defer mem.free()
 	s := (*C.struct_boxd_spawn)(mem.alloc(C.sizeof_struct_boxd_spawn))
 	s.self = -1
 	if m.Self {
-		s.self = C.int(a.self.Fd())
+		s.self = C.int(b.self.Fd())
 	} else {
 		s.paths = mem.strings(searchPaths(m.Args[0], m.Env))
 	}
@@ -59,7 +76,9 @@ func (a *agent) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 	s.cgroup = C.int(fds[3])
 	s.tasks, s.ntasks = mem.ints(fds[wire.SpawnFDs:])
 	s.uid, s.gid = C.uint32_t(m.UID), C.uint32_t(m.GID)
-	s.unpacks = cBool(a.unpacks)
+	s.unpacks = cBool(b.unpacks)
+	s.place = b.place
+	s.extra, s.nextra = mem.ints(b.extra)
 	if n := len(m.Rlimits); n > 0 {
 		p := mem.alloc(C.size_t(n) * C.sizeof_struct_boxd_rlimit)
 		s.rlimits, s.nrlimits = (*C.struct_boxd_rlimit)(p), C.uint32_t(n)

@@ -23,6 +23,15 @@ enum boxd_step {
 	STEP_EXEC,
 };
 
+/* Where the child runs. */
+enum boxd_place {
+	PLACE_BOX,                    /* in the box, on the host's kernel */
+	PLACE_OUTSIDE,                /* a helper of ours around a gVisor sandbox: it keeps the agent's privileges */
+	PLACE_GUEST,                  /* in a gVisor sandbox, whose kernel has no file system ids */
+};
+
+#define FIRST_EXTRA 4
+
 struct boxd_rlimit {
 	uint32_t resource;
 	uint64_t soft, hard;
@@ -43,6 +52,10 @@ struct boxd_spawn {
 	uint32_t ntasks;
 	uint32_t uid, gid;
 	int unpacks;                  /* user 0 has CAP_CHOWN, CAP_DAC_READ_SEARCH, CAP_FOWNER */
+	/* How the child relates to the box: one of enum boxd_place. */
+	int place;
+	int *extra;                   /* more descriptors for the program, from FIRST_EXTRA on */
+	uint32_t nextra;
 	struct boxd_rlimit *rlimits;
 	uint32_t nrlimits;
 	/* out */

@@ -98,7 +98,30 @@ type Difference struct {
 // Differences are all differences between engines. The engine native with the isolation
 // namespaces has none: it is what the others are compared with. Package engine/conformance
 // fails if a promise is broken that is not listed here, and if one that is listed is not.
-var Differences = []Difference{}
+var Differences = []Difference{
+	{spec.EngineOCI, spec.IsolationGVisor, CanEnd, "timeouts, cancellation and limits of output hold; the processes on the host are those of the whole sandbox", "the host does not see the processes of a kernel of its own", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanCPU, "the limit holds, for the kernel of the box as well; throttled time of one command is not counted", "as for receipts", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanLayers, "the root can be made of layers, but no layer is unpacked in a gVisor box", "unpacking needs capabilities that no command of a sandbox gets", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanVolumes, "as in a native box, but volumes are mounted when the box is created", "the kernel of the box takes mounts only at its start", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanEvents, "forks that the limit refuses are not reported, and the kill for memory is the end of the box", "as for the limits", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanAdopt, "as in a native box, without receipts, terminals and mounts of a running box", "as for those", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanRestart, "as in a native box, without mounts of a running box and memory limits of managed processes", "as for those", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanExec, "a command sees a helper of boxd beside PID 1 in /proc, and has no timer slack", "a kernel of its own has its own /proc, in which the helper starts the command", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanStdio, "a write to a pipe without a reader fails with EPIPE, but sends no SIGPIPE", "gVisor sends the signal only for pipes that were made in the box", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanTerminal, "a command that asks for a terminal is refused", "the kernel of the box takes no terminal of the host's as one", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanKillTree, "everything that a command started is killed, but the processes on the host are those of the whole sandbox", "the host does not see the processes of a kernel of its own", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanMemory, "a box needs 128 MiB; at the limit the whole box is lost, with the verdict oom", "the host counts and kills the kernel of the box, which holds the memory of all commands", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanSocketMemory, "sockets count to the limit of the box, which is at least 128 MiB", "as for the memory limit", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanPIDs, "fork fails at the limit, give or take ten for helpers of boxd, without a verdict", "the kernel of the box enforces the limit, and reports nothing", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanReceipts, "receipts have the time and the bytes of stdio, and nothing else", "the host measures the sandbox as a whole, and boxd estimates nothing", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanAttribute, "there is no verdict about a limit of processes, and at the memory limit every command has the verdict oom", "as for the limits", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanUpdate, "a new limit of processes holds for commands that start later", "it is a resource limit of each command", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanMount, "as in a native box, but all of them are attached when the box is created", "the kernel of the box takes mounts only at its start", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanMountLive, "refused", "the kernel of the box takes mounts only at its start", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanUsage, "figures include the kernel of the box: some 30 MiB and 15 processes", "the host measures the sandbox as a whole", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanManaged, "as in a native box, but without figures of what a process has used, and without terminals", "as for receipts and terminals", nil},
+	{spec.EngineOCI, spec.IsolationGVisor, CanManagedLimit, "refused", "the host cannot tell the memory of one process from that of the sandbox", nil},
+}
 
 // DifferencesOf returns the differences of an engine and an isolation. Empty words stand for native
 // and namespaces.

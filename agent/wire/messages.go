@@ -24,8 +24,8 @@ const (
 	MaxRlimits  = 16
 )
 
-// InitMsg sets the agent up. Its descriptors: the listening socket, then HomeTasks v1 tasks
-// files, which each thread that starts commands enters once.
+// InitMsg sets the agent up. Its descriptors: the listening socket, HomeTasks v1 tasks
+// files, which each thread that starts commands enters once, and those of Sandbox.
 type InitMsg struct {
 	// Lifeline: the agent, and so the box, ends when this connection closes.
 	Lifeline bool
@@ -42,6 +42,8 @@ type InitMsg struct {
 	Sockets Sockets
 	// Unpacks: commands of user 0 have capabilities over files, see spawn.h.
 	Unpacks bool
+	// Sandbox is set in a box of gVisor. Its kernel then has Filter's part, which is empty.
+	Sandbox *SandboxMsg
 }
 
 // Sockets bounds how many sockets of a kind may exist in a box at once.
@@ -106,6 +108,7 @@ func (m *InitMsg) Marshal() []byte {
 	e.u32(m.Sockets.Netlink)
 	e.u32(m.Sockets.Inet)
 	e.bool(m.Unpacks)
+	e.sandbox(m.Sandbox)
 	return e.b
 }
 
@@ -119,6 +122,7 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	m.Spawners = d.u32()
 	m.Sockets = Sockets{Netlink: d.u32(), Inet: d.u32()}
 	m.Unpacks = d.bool()
+	m.Sandbox = d.sandbox()
 	if m.Spawners == 0 || m.Spawners > MaxSpawners {
 		d.bad = true
 	}

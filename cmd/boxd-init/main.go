@@ -6,6 +6,8 @@
 //	keeper     runs a launcher service and restarts it when it dies
 //	init       the stage of libcontainer, which libcontainer starts itself
 //	agent      PID 1 of a box
+//	enter      a command of a gVisor sandbox, seen from outside; hold, what it left behind
+//	guest      the same inside, and guest-init, PID 1 of the sandbox
 //	files      a file operation in a box, as a command of the box
 //	dial       a connection to a port of a box, as a command of the box
 //	unpack     a step of unpacking a layer of an image, as a command of the box
@@ -41,6 +43,14 @@ func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "agent":
 		return agent.Main()
+	case len(args) > 0 && args[0] == "enter":
+		agent.Enter(args[1:])
+	case len(args) == 1 && args[0] == "hold":
+		agent.Hold()
+	case len(args) == 1 && args[0] == "guest":
+		return agent.Guest()
+	case len(args) == 1 && args[0] == "guest-init":
+		agent.GuestInit()
 	case len(args) > 0 && args[0] == "files":
 		os.Exit(files.Main(args[1:]))
 	case len(args) > 0 && args[0] == "dial":

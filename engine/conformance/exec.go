@@ -289,7 +289,7 @@ func (e *suite) timers(t testing.TB) {
 	b := s.create(t, engine.Spec{})
 	const timers = "cat /proc/self/timerslack_ns; sh -c 'cat /proc/self/timerslack_ns'"
 	boxtest.WantOutput(t, b, timers, "50000\n50000\n")
-	p, err := b.Launch(t.Context(), engine.Managed{Key: "p", Args: []string{"sh", "-c", timers + "; exec sleep 1000"}})
+	p, err := b.Launch(t.Context(), engine.Managed{Key: "p", Args: []string{"sh", "-c", timers + "; exec sleep 1000 >&-"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,10 +47,18 @@ func (a *account) readUse() {
 		a.note(err)
 		return
 	}
+	r := &a.result.Receipt
+	if a.box.behindGVisor() {
+		// The slot has a helper of ours. What the command uses, its kernel uses for it, and for
+		// others at the same time. But if the helper is killed for memory, so is the command.
+		if positive(u.OOMKills) {
+			r.OOMKills = u.OOMKills
+		}
+		return
+	}
 	if a.box.wasAlone(a) {
 		u = u.Alone()
 	}
-	r := &a.result.Receipt
 	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
 	a.hitOwn = u.HitOwn(a.slot.memory)
 	r.MemoryPeak, r.PIDsPeak = a.box.peaks(a, u.MemoryPeak, u.PIDsPeak)
@@ -138,6 +146,27 @@ func (a *account) askOutside(status unix.WaitStatus) {
 		}
 		r.OOMKills = &kills
 	}
+}
+
+// lostToMemory reports whether a gVisor box was lost because its kernel, which holds the memory of all
+// commands, was killed at the memory limit.
+func (a *account) lostToMemory() bool {
+	if !a.box.behindGVisor() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), outsideDeadline)
+	defer cancel()
+	var answer rpc.OutsideHeld
+	_, err := a.box.slots.link.call(ctx, rpc.TypeOutside, rpc.Outside{ID: a.box.id, Slot: a.slot.name}, &answer)
+	return err == nil && answer.OOM // a box that is gone was removed
+}
+
+// whyLost returns the verdict about a command whose box was lost, and the limit behind it.
+func (a *account) whyLost() (engine.Verdict, string) {
+	if a.lostToMemory() {
+		return engine.OOM, spec.FormatSize(a.box.currentLimits().Memory)
+	}
+	return engine.BoxLost, ""
 }
 
 // outsideDeadline bounds the wait for an answer that takes a launcher microseconds.

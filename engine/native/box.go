@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
 )
@@ -285,6 +286,9 @@ func atMost(figure *int64, limit int64) *int64 {
 	}
 	return &limit
 }
+
+// behindGVisor reports whether the commands of the box run on a kernel of its own.
+func (b *box) behindGVisor() bool { return b.spec.Isolation == spec.IsolationGVisor }
 
 func (b *box) currentLimits() engine.Limits {
 	b.mu.Lock()

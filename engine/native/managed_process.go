@@ -143,7 +143,9 @@ func (p *managed) lose(err error, letGo bool) {
 		_ = p.slot.stats.WaitEmpty(ctx) // it dies with PID 1, unless the agent only hung up
 		cancel()
 		p.readUse()
-		p.conclude(ending{reason: engine.BoxLost})
+		var e ending
+		e.reason, e.limit = p.whyLost()
+		p.conclude(e)
 		close(p.done)
 	})
 }

@@ -31,9 +31,22 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 		TTY:     cmd.TTY != nil,
 		UID:     uint32(cmd.User.UID),
 		GID:     uint32(cmd.User.GID),
-		Rlimits: rlimits(limits),
+		Rlimits: append(rlimits(limits), a.box.kernelLimits(limits)...),
 		Tasks:   uint32(len(a.slot.birth) - 1),
 	}
+}
+
+// helperTasks is how many tasks in a gVisor box are boxd's while it runs one command: two Go programs.
+const helperTasks = 10
+
+// kernelLimits returns the limits of the box that its own kernel enforces. gVisor counts a task to the
+// user of the process that runsc has started, whoever it becomes (Task.userCounters): so all tasks
+// of the box count to one limit, our helpers among them.
+func (b *box) kernelLimits(l engine.Limits) []wire.Rlimit {
+	if !b.behindGVisor() || l.PIDs <= 0 {
+		return nil
+	}
+	return []wire.Rlimit{{Resource: unix.RLIMIT_NPROC, Soft: uint64(l.PIDs + helperTasks), Hard: uint64(l.PIDs + helperTasks)}}
 }
 
 // builtinName is the name of a builtin in the box's list of processes.

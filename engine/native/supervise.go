@@ -192,6 +192,8 @@ func (p *process) measure() {
 func (p *process) judge(reason engine.Verdict, status unix.WaitStatus, exited, background bool) {
 	e := ending{reason: reason, status: status, exited: exited, background: background}
 	switch reason {
+	case engine.BoxLost:
+		e.reason, e.limit = p.whyLost()
 	case engine.TimedOut:
 		e.limit = p.cmd.Timeout.String()
 	case engine.OutputLimit:

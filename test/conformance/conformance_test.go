@@ -88,7 +88,7 @@ func TestOCI(t *testing.T) {
 }
 
 func TestOCIGVisor(t *testing.T) {
-	on(t, spec.EngineOCI, spec.IsolationGVisor, native.LauncherOptions{})
+	on(t, spec.EngineOCI, spec.IsolationGVisor, native.LauncherOptions{Runtimes: native.Runtimes{GVisor: testutil.Runsc(t)}})
 }
 
 func TestContainerd(t *testing.T) {

@@ -45,6 +45,7 @@ type ServiceOptions struct {
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
 //	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [--oci-runtime PATH]
+//	[--gvisor-runtime PATH]
 //
 // Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {

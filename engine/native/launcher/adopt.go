@@ -168,7 +168,7 @@ func (l *Launcher) findGroup(b *box) error {
 		return fmt.Errorf("its cgroup is %q, not %q", b.record.Cgroup, want)
 	}
 	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
-	group, err := l.cgroups.Adopt(b.record.Cgroup, owner, groupLimits(b.record.Limits, b.spec.AllowDegraded))
+	group, err := l.cgroups.Adopt(b.record.Cgroup, owner, limitsOf(b.spec, b.record.Limits))
 	if err != nil {
 		return err
 	}

@@ -29,10 +29,21 @@ var unpackerCaps = []string{"CAP_CHOWN", "CAP_DAC_READ_SEARCH", "CAP_FOWNER"}
 // /proc/<pid>/status: of agentCaps, bits 5 (KILL), 6 (SETGID), 7 (SETUID) and 8 (SETPCAP) of
 // capabilities(7); of unpackerCaps, bits 0 (CHOWN), 2 (DAC_READ_SEARCH) and 3 (FOWNER).
 func capsOf(spec engine.Spec) (names []string, mask string) {
+	if isGVisor(spec) {
+		return sandboxCaps, sandboxCapMask
+	}
 	if spec.Unpacks {
 		return slices.Concat(agentCaps, unpackerCaps), "00000000000001ed"
 	}
 	return agentCaps, "00000000000001e0"
+}
+
+// initID is the user and group of PID 1 in the box.
+func initID(spec engine.Spec) int {
+	if isGVisor(spec) {
+		return 0
+	}
+	return agentID
 }
 
 // agentDebug keeps the agent small: it returns freed memory at once, and on a host whose
@@ -58,6 +69,12 @@ var agentEnv = []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug, agentProcs}
 func config(spec engine.Spec, id, root, dev, user, network string, base int) *configs.Config {
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
 	caps, _ := capsOf(spec)
+	masked, readOnly := rootfs.ProcPaths(rootfs.MaskedProc), rootfs.ProcPaths(rootfs.ReadOnlyProc)
+	if isGVisor(spec) {
+		// Only PID 1 sees this /proc. The sandbox mounts one for itself, which the kernel allows
+		// only where one is visible as a whole (mount_too_revealing in fs/namespace.c).
+		masked, readOnly = nil, nil
+	}
 	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	return &configs.Config{
 		Rootfs:      root,
@@ -72,8 +89,8 @@ func config(spec engine.Spec, id, root, dev, user, network string, base int) *co
 			{Source: "proc", Device: "proc", Destination: "/proc", Flags: noswitch},
 			{Source: dev, Device: "bind", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
 		},
-		MaskPaths:       rootfs.ProcPaths(rootfs.MaskedProc),
-		ReadonlyPaths:   rootfs.ProcPaths(rootfs.ReadOnlyProc),
+		MaskPaths:       masked,
+		ReadonlyPaths:   readOnly,
 		Hostname:        spec.Hostname,
 		NoNewPrivileges: true,
 		Capabilities: &configs.Capabilities{

@@ -77,6 +77,15 @@ func (l *Launcher) greetAgent(b *box) error {
 		}
 	}
 	files := append([]*os.File{b.listener}, home...)
+	if g, ok := b.runtime.(*gvisor); ok {
+		sandbox, own, err := g.sandbox(b)
+		if err != nil {
+			return err
+		}
+		defer linux.CloseAll(own)
+		m.Sandbox, m.Filter = sandbox, nil
+		files = append(files, own...)
+	}
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {
 		return fmt.Errorf("setting up agent: %w", err)
 	}

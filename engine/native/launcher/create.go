@@ -152,7 +152,7 @@ func (b *box) makeUserNS() error {
 func (l *Launcher) makeCgroups(b *box) error {
 	defer b.work.begin("making its cgroups", "", nil)()
 	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
-	group, err := l.cgroups.Create(cgroupName(l.instance.dir, b.id), owner, groupLimits(b.spec.Limits, b.spec.AllowDegraded))
+	group, err := l.cgroups.Create(cgroupName(l.instance.dir, b.id), owner, limitsOf(b.spec, b.spec.Limits))
 	if err != nil {
 		return fmt.Errorf("making cgroups: %w", limitError(err))
 	}
@@ -287,12 +287,15 @@ func (l *Launcher) furnish(b *box) (err error) {
 		return err
 	}
 	furnished := make(chan error, 1)
-	go func() {
-		done := b.work.begin("showing it its limits", "", nil)
-		err := b.root.Cover(b.ns)
-		done()
+	furnish := func() {
+		var err error
+		if !isGVisor(b.spec) { // whose own kernel has a /proc of its own
+			done := b.work.begin("showing it its limits", "", nil)
+			err = b.root.Cover(b.ns)
+			done()
+		}
 		if err == nil {
-			done = b.work.begin("hiding its root", "", nil)
+			done := b.work.begin("hiding its root", "", nil)
 			err = b.root.Hide()
 			done()
 		}
@@ -300,7 +303,12 @@ func (l *Launcher) furnish(b *box) (err error) {
 			err = l.attachMounts(b)
 		}
 		furnished <- err
-	}()
+	}
+	if isGVisor(b.spec) { // the sandbox sees what is there when it starts
+		furnish()
+	} else {
+		go furnish()
+	}
 	done := b.work.begin("the agent's start, with its system call filter,", "", only(b.pid))
 	err = l.greetAgent(b)
 	done()

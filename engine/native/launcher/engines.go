@@ -45,6 +45,9 @@ func (l *Launcher) runtimeOf(w *work, s engine.Spec) (boxRuntime, error) {
 	if _, err := r.look(false); err != nil {
 		return nil, fmt.Errorf("engine %q with isolation %q: %w", s.Engine, s.Isolation, err)
 	}
+	if isGVisor(s) {
+		return r, checkGVisor(s)
+	}
 	return r, nil
 }
 

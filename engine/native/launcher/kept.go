@@ -31,6 +31,9 @@ func (b *box) handleKeep(m rpc.Keep) (any, []*os.File, error) {
 	if m.Key == "" || m.Memory < 0 || m.Memory > spec.MaxMemory {
 		return nil, nil, fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", spec.Quote(m.Slot), spec.Quote(m.Key), m.Memory, wire.ErrProtocol)
 	}
+	if m.Memory > 0 && isGVisor(b.spec) {
+		return nil, nil, fmt.Errorf("a memory limit of one process with isolation %q, whose kernel counts the box's memory only: %w", b.spec.Isolation, engine.ErrUnenforceable)
+	}
 	if m.Memory > 0 {
 		if err := s.LimitMemory(m.Memory, b.spec.AllowDegraded); err != nil {
 			return nil, nil, b.orLost(limitError(err))

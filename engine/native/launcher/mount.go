@@ -140,6 +140,8 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 		if err := openToUsers(src); err != nil {
 			return 0, err
 		}
+	} else if isGVisor(b.spec) {
+		owner = withMaker(owner, b.lease.Base)
 	}
 	ns, err := b.mapping(owner)
 	if err != nil {
@@ -307,7 +309,7 @@ func (b *box) undone(c engine.Change) engine.Change {
 func (b *box) limit(l engine.Limits) error {
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
-	if err := b.group.Set(groupLimits(l, b.spec.AllowDegraded)); err != nil {
+	if err := b.group.Set(limitsOf(b.spec, l)); err != nil {
 		return limitError(err)
 	}
 	b.mu.Lock()

@@ -33,8 +33,8 @@ func (native) prepare(b *box, control, home *os.File) (birth, error) {
 		Args:       []string{"/proc/self/exe", "agent"},
 		Env:        agentEnv,
 		Cwd:        "/",
-		UID:        agentID,
-		GID:        agentID,
+		UID:        initID(b.spec),
+		GID:        initID(b.spec),
 		ExtraFiles: []*os.File{extraControl: control, extraCgroup: home},
 	}}, nil
 }

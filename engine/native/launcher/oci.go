@@ -18,8 +18,14 @@ import (
 
 // ociRuntime is an OCI runtime, a program that this process starts for each box.
 type ociRuntime struct {
-	path  string   // named by root; empty: runc, wherever it is
+	ociPrograms
 	agent *os.File // this program's sealed copy, O_PATH, which PID 1 executes
+}
+
+// ociPrograms finds the program of a runtime.
+type ociPrograms struct {
+	name string // such as "runc"
+	path string // named by root; empty: name, wherever it is
 
 	looking sync.Mutex // held to look, so that several creates do so once
 	found   ociProgram
@@ -34,7 +40,7 @@ type ociProgram struct {
 	when time.Time
 }
 
-func (o *ociRuntime) look(fresh bool) (string, error) {
+func (o *ociPrograms) look(fresh bool) (string, error) {
 	p := o.program(fresh)
 	if p.err != nil {
 		return p.info.String(), fmt.Errorf("%w: %w", engine.ErrNoEngine, p.err)
@@ -43,12 +49,12 @@ func (o *ociRuntime) look(fresh bool) (string, error) {
 }
 
 // program finds and asks the program, unless that was done lately.
-func (o *ociRuntime) program(fresh bool) ociProgram {
+func (o *ociPrograms) program(fresh bool) ociProgram {
 	o.looking.Lock()
 	defer o.looking.Unlock()
 	now := ociProgram{when: time.Now()}
 	if now.Path = o.path; now.Path == "" {
-		now.Path, now.err = oci.Find("runc")
+		now.Path, now.err = oci.Find(o.name)
 	}
 	if now.err == nil {
 		now.file, now.err = oci.Check(now.Path)

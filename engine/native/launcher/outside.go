@@ -262,9 +262,15 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 
 // handleOutside tells the client whether a command was killed for memory outside the charge.
 func (b *box) handleOutside(m rpc.Outside) (any, []*os.File, error) {
+	var held rpc.OutsideHeld
+	if isGVisor(b.spec) {
+		var err error
+		if held.OOM, err = b.outOfMemory(); err != nil {
+			return nil, nil, err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var held rpc.OutsideHeld
 	if time.Since(b.outside.at) <= m.Age {
 		held.Locks, held.Sockets = b.outside.last.Locks, b.outside.last.Sockets
 	}

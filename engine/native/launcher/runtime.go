@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -150,10 +151,11 @@ func (l *Launcher) openRuntimes(programs rpc.Runtimes) error {
 	if err != nil {
 		return err
 	}
-	runc := &ociRuntime{path: programs.OCI, agent: exe}
+	runc := &ociRuntime{ociPrograms: ociPrograms{name: "runc", path: programs.OCI}, agent: exe}
 	l.runtimes = map[kind]boxRuntime{
 		{spec.EngineNative, spec.IsolationNamespaces}: native{},
 		{spec.EngineOCI, spec.IsolationNamespaces}:    runc,
+		{spec.EngineOCI, spec.IsolationGVisor}:        &gvisor{ociPrograms: ociPrograms{name: "runsc", path: programs.GVisor}, launcher: l, dir: filepath.Join(l.instance.private(), "guest")},
 	}
 	if l.containerd = l.openContainerd(programs, runc); l.containerd != nil {
 		l.runtimes[kind{spec.EngineContainerd, spec.IsolationNamespaces}] = l.containerd

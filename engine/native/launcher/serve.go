@@ -129,6 +129,9 @@ func onBox[M any](l *Launcher, r *request, id func(M) string, handle func(*box, 
 }
 
 func (l *Launcher) handleUpdate(b *box, m rpc.Update) (any, []*os.File, error) {
+	if isGVisor(b.spec) && len(m.Change.Attach)+len(m.Change.Detach) > 0 {
+		return rpc.Updated{}, nil, fmt.Errorf("changing the mounts of a running box with isolation %q, whose kernel takes mounts only at its start: %w", b.spec.Isolation, engine.ErrUnenforceable)
+	}
 	detached, err := l.update(b, m.Change, m.Again)
 	if err != nil {
 		return rpc.Updated{Detached: detached}, nil, err
@@ -380,6 +383,9 @@ func (b *box) handleSockets(m rpc.Sockets) (any, []*os.File, error) {
 func (b *box) handlePTY(m rpc.PTY) (any, []*os.File, error) {
 	if err := m.User.Validate("user"); err != nil {
 		return nil, nil, err
+	}
+	if isGVisor(b.spec) {
+		return nil, nil, fmt.Errorf("giving a command a terminal with isolation %q: %w", b.spec.Isolation, engine.ErrUnenforceable)
 	}
 	master, slave, err := b.openPTY(m)
 	if errors.Is(err, rootfs.ErrNoTerminal) {

@@ -18,13 +18,17 @@ func (l *Launcher) verify(b *box) error {
 	if err != nil {
 		return fmt.Errorf("verifying box: %w", err)
 	}
-	uid := fmt.Sprint(b.lease.Base + agentID)
+	uid := fmt.Sprint(b.lease.Base + initID(b.spec))
+	seccomp := "2"
+	if isGVisor(b.spec) {
+		seccomp = "0"
+	}
 	_, capMask := capsOf(b.spec)
 	all := strings.Join([]string{uid, uid, uid, uid}, "\t")
 	for _, want := range []struct{ key, value string }{
 		{"Uid", all}, {"Gid", all}, {"Groups", ""},
 		{"NoNewPrivs", "1"},
-		{"Seccomp", "2"},
+		{"Seccomp", seccomp},
 		// /proc shows the first thread, which runs only the main goroutine. Threads that
 		// start commands drop more.
 		{"CapInh", capMask}, {"CapPrm", capMask}, {"CapEff", capMask}, {"CapBnd", capMask}, {"CapAmb", capMask},

@@ -140,6 +140,9 @@ type OutsideHeld struct {
 	Locks, Sockets int64 `json:",omitempty"`
 	// Killed: the launcher killed the command because of it. The kernel does not count that.
 	Killed bool `json:",omitempty"`
+	// OOM: the kernel killed processes of the box for memory. Only a gVisor box has this: there it
+	// is not the command that is killed but what the command runs in.
+	OOM bool `json:",omitempty"`
 }
 
 // TypeDiag is the type of a request whose body is a [Box] and whose reply has one descriptor: a socket

@@ -16,6 +16,9 @@ type Runtimes struct {
 	// others, such as io.containerd.runsc.v1 and io.containerd.kata.v2, have kernels of their own, in
 	// which no process of this host can be PID 1 of a box. Empty: io.containerd.runc.v2.
 	ContainerdRuntime string `json:",omitempty"`
+	// GVisor is the path of runsc, for isolation "gvisor", under the same rules. Empty: runsc, in
+	// the first of oci.Dirs that has it.
+	GVisor string `json:",omitempty"`
 }
 
 // Parse takes one option of the launcher's command line. It returns false for an unknown one.
@@ -29,6 +32,8 @@ func (r *Runtimes) Parse(name, value string) bool {
 		r.ContainerdAddress = value
 	case "--containerd-runtime":
 		r.ContainerdRuntime = value
+	case "--gvisor-runtime":
+		r.GVisor = value
 	default:
 		return false
 	}
@@ -38,7 +43,7 @@ func (r *Runtimes) Parse(name, value string) bool {
 // Args is the inverse of Parse.
 func (r Runtimes) Args() (args []string) {
 	for _, option := range [][2]string{
-		{"--oci-runtime", r.OCI}, {"--containerd", r.Containerd},
+		{"--oci-runtime", r.OCI}, {"--gvisor-runtime", r.GVisor}, {"--containerd", r.Containerd},
 		{"--containerd-address", r.ContainerdAddress}, {"--containerd-runtime", r.ContainerdRuntime},
 	} {
 		if option[1] != "" {
