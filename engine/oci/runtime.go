@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -121,6 +122,10 @@ func (r Runtime) ask(ctx context.Context, args ...string) ([]byte, error) {
 	out, errs := limited{max: maxOutput}, limited{max: 4 << 10}
 	cmd := r.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	// It dies with this process: with the thread, in fact, which must not end before (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:

@@ -12,6 +12,10 @@ const (
 	EngineContainerd = "containerd" // a containerd of the host
 )
 
+// defaultEngine is the Engine of a Spec that names none. It is a variable for tests, which link
+// programs with another one, to run what was written for boxes of any engine ("make … ENGINE=oci").
+var defaultEngine = EngineNative
+
 // Engines are the values of [Spec].Engine, in the order in which boxd tries them by default.
 var Engines = []string{EngineNative, EngineOCI, EngineContainerd}
 
