@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -95,9 +96,11 @@ func (o *ociRuntime) prepare(b *box, control, home *os.File) (birth, error) {
 	caps, _ := capsOf(b.spec)
 	bundle := filepath.Join(b.private, "bundle")
 	err := oci.WriteBundle(bundle, oci.Config(oci.Box{
-		Root:         b.root.Path(),
-		Dev:          b.root.Dev(),
-		UserNS:       fdPath(b.user),
+		Root: b.root.Path(),
+		Dev:  b.root.Dev(),
+		// runc 1.2 to 1.5 takes each path that begins with "/proc/<number>" for "/proc/<pid>/ns/user", and
+		// reads the ID map of that process instead of the namespace's (GetUserNamespaceMappings).
+		UserNS:       "/proc/." + strings.TrimPrefix(fdPath(b.user), "/proc"),
 		IDBase:       b.lease.Base,
 		IDs:          idRange,
 		Hostname:     b.spec.Hostname,
