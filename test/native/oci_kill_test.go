@@ -166,6 +166,63 @@ func killRuntime(t *testing.T, first bool) (killed int) {
 	return killed
 }
 
+// TestOCILauncherKilled: the launcher is killed at any moment of a create, also while the runtime hangs
+// before or after its work. The client repeats the create with the next launcher, and nothing is
+// left of the first attempt.
+func TestOCILauncherKilled(t *testing.T) {
+	runc := realRunc(t)
+	killDuring := func(t *testing.T, s *native.Service, dir, id string, await func()) {
+		t.Helper()
+		type result struct {
+			box engine.LiveBox
+			err error
+		}
+		done := make(chan result, 1)
+		go func() {
+			b, err := s.Create(t.Context(), engine.Spec{ID: id, Engine: spec.EngineOCI})
+			done <- result{b, err}
+		}()
+		await()
+		killLauncher(t, dir)
+		r := <-done
+		waitUntil(t, "a launcher serves", func() bool { return s.Health(t.Context()) == nil })
+		if r.err == nil {
+			wantOutput(t, r.box, "echo works", "works\n")
+			remove(t, r.box)
+		} else if ids, err := s.Boxes(t.Context()); err == nil && len(ids) == 1 && ids[0] == id {
+			remove(t, adoptLive(t, s, id)) // built, but its client was not told
+		}
+		if ids, err := s.Boxes(t.Context()); err != nil || len(ids) > 0 {
+			t.Errorf("boxes in the end: %q, %v", ids, err)
+		}
+	}
+	t.Run("any moment", func(t *testing.T) {
+		s, dir := newOCIService(t, "")
+		remove(t, createLive(t, s, ociSpec))
+		began := time.Now()
+		remove(t, createLive(t, s, ociSpec))
+		took := time.Since(began)
+		const rounds = 8
+		for i := range rounds {
+			// The time decides when, not what is right.
+			killDuring(t, s, dir, fmt.Sprintf("round%d", i), func() { time.Sleep(took * time.Duration(i) / rounds) })
+		}
+	})
+	for _, c := range []struct{ name, script string }{
+		{"before it starts the box", `[ -e %[2]s ] || { touch %[2]s; sleep 1000; }; exec %[1]s "$@"`},
+		{"after it has started the box", `%[1]s "$@"; [ -e %[2]s ] || { touch %[2]s; sleep 1000; }`},
+		{"after it has started the box, in a session of its own", `%[1]s "$@"; [ -e %[2]s ] || { touch %[2]s; setsid sleep 1000; }`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			reached := filepath.Join(testutil.ReachableDir(t, "/run"), "reached")
+			s, dir := newOCIService(t, fakeRuntime(t, fmt.Sprintf(c.script, runc, reached)))
+			killDuring(t, s, dir, "hangs", func() {
+				waitUntil(t, "the runtime hangs", func() bool { _, err := os.Stat(reached); return err == nil })
+			})
+		})
+	}
+}
+
 // TestOCIHangs: a runtime that hangs holds up neither its client, who may give up, nor boxes of
 // libcontainer, and is killed.
 func TestOCIHangs(t *testing.T) {
