@@ -133,7 +133,11 @@ func (o *ociRuntime) prepare(b *box, control, home *os.File) (birth, error) {
 }
 
 func (o *ociBirth) start() (initProcess, error) {
-	pid, err := o.runtime.Run(o.box.life, o.order)
+	// A create that is refused already does not start the runtime, which could hang as well.
+	ctx, cancel := context.WithCancel(o.box.life)
+	defer cancel()
+	o.box.work.onRefusal(cancel)
+	pid, err := o.runtime.Run(ctx, o.order)
 	if errors.Is(err, oci.ErrUnusable) {
 		err = fmt.Errorf("%w: %w", engine.ErrNoEngine, err)
 	}
