@@ -16,8 +16,13 @@ TESTTAGS := $(TAGS),libseccomp
 export GOFLAGS := $(strip $(filter-out -tags=% -trimpath,$(GOFLAGS)) -tags=$(TAGS) -trimpath)
 VERSION  = $(eval VERSION := $$(shell git describe --always --dirty --tags 2>/dev/null || echo unknown))$(VERSION)
 STAMP    = -X github.com/boxd/boxd/internal/version.Version=$(VERSION)
-LDFLAGS_boxd      = -s -w $(STAMP)
-LDFLAGS_boxd-init = -s -w $(STAMP) -extldflags "-static"
+LDFLAGS_boxd      = -s -w $(STAMP) $(WITHENGINE)
+LDFLAGS_boxd-init = -s -w $(STAMP) $(WITHENGINE) -extldflags "-static"
+
+# For tests: the engine of boxes that name none, other than "native". The programs must not be installed.
+#   make test-root BIN=/tmp/oci ENGINE=oci PKGS=./test/native
+ENGINE    ?=
+WITHENGINE = $(if $(ENGINE),-X github.com/boxd/boxd/engine/spec.defaultEngine=$(ENGINE))
 
 # Root for what needs it; the build and the build cache stay the caller's.
 ROOT    := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$(PATH)")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -121,6 +122,10 @@ func (r Runtime) ask(ctx context.Context, args ...string) ([]byte, error) {
 	out, errs := limited{max: maxOutput}, limited{max: 4 << 10}
 	cmd := r.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	// It dies with this process: with the thread, in fact, which must not end before (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
@@ -192,9 +197,9 @@ type Start struct {
 // runs "create" and "start" as one command, "run --detach": if the caller dies meanwhile, PID 1
 // does not wait for a second command that will never come.
 //
-// After a failure, processes of the runtime may be left in the cgroups of s.
-func (r Runtime) Run(ctx context.Context, s Start) (pid int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, runTime)
+// After a failure, and when caller has ended, processes of the runtime may be left in the cgroups of s.
+func (r Runtime) Run(caller context.Context, s Start) (pid int, err error) {
+	ctx, cancel := context.WithTimeout(caller, runTime)
 	defer cancel()
 	if err := os.Mkdir(s.State, 0o700); err != nil {
 		return 0, err
@@ -217,6 +222,8 @@ func (r Runtime) Run(ctx context.Context, s Start) (pid int, err error) {
 	}
 	err = cmd.Wait()
 	switch reason := lastError(log); {
+	case caller.Err() != nil:
+		return 0, fmt.Errorf("runtime %q: %w", r.Path, context.Cause(caller))
 	case ctx.Err() != nil:
 		return 0, unusable("runtime %q does not start a box within %v: it was killed", r.Path, runTime)
 	case err != nil && reason != "":

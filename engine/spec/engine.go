@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -11,6 +12,10 @@ const (
 	EngineOCI        = "oci"        // an OCI runtime that boxd starts: runc, or runsc for IsolationGVisor
 	EngineContainerd = "containerd" // a containerd of the host
 )
+
+// defaultEngine is the Engine of a Spec that names none. It is a variable for tests, which link
+// programs with another one, to run what was written for boxes of any engine ("make … ENGINE=oci").
+var defaultEngine = EngineNative
 
 // Engines are the values of [Spec].Engine, in the order in which boxd tries them by default.
 var Engines = []string{EngineNative, EngineOCI, EngineContainerd}
@@ -25,9 +30,9 @@ const (
 var Isolations = []string{IsolationNamespaces, IsolationGVisor}
 
 // Offers reports whether boxes of engine can have isolation at all; whether this host has what they
-// need is another question.
+// need is another question. Empty words mean what they mean in a [Spec].
 func Offers(engine, isolation string) bool {
-	return engine != EngineNative || isolation == IsolationNamespaces
+	return cmp.Or(engine, EngineNative) != EngineNative || cmp.Or(isolation, IsolationNamespaces) == IsolationNamespaces
 }
 
 // Walls lists the isolations that a session of s accepts, best first: the one that it asks for and,

@@ -160,7 +160,7 @@ func (s Spec) WithDefaults() Spec {
 		s.Image = cmp.Or(s.Image, HostImage)
 	}
 	s.Layers = slices.Clone(s.Layers)
-	s.Engine = cmp.Or(s.Engine, EngineNative)
+	s.Engine = cmp.Or(s.Engine, defaultEngine)
 	s.Isolation = cmp.Or(s.Isolation, IsolationNamespaces)
 	s.Hostname = cmp.Or(s.Hostname, DefaultHostname)
 	s.TmpSize = cmp.Or(s.TmpSize, DefaultTmpSize)

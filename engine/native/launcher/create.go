@@ -18,9 +18,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// create builds a box in which commands can run. After a failure it removes the parts of the
-// box again.
-func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
+// newBox checks what is asked for, and looks at the program of the engine. It makes nothing yet. It may wait
+// for that program, for a limited time, so it is called before the create takes a slot, for which others
+// wait. It is no step: a program that does not answer is no sign that this launcher hangs.
+func (l *Launcher) newBox(w *work, spec engine.Spec) (*box, error) {
+	b, err := l.boxOf(w, spec)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := b.runtime.look(false); err != nil {
+		return nil, fmt.Errorf("engine %q with isolation %q: %w", b.spec.Engine, b.spec.Isolation, err)
+	}
+	return b, nil
+}
+
+// boxOf is newBox without a look at the program.
+func (l *Launcher) boxOf(w *work, spec engine.Spec) (*box, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -30,10 +43,20 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 		service: l.service != nil && !w.probe,
 		work:    w,
 	}
-	var err error
-	if b.runtime, err = l.runtimeOf(w, b.spec); err != nil {
-		return nil, err
+	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
+		return nil, fmt.Errorf("engine %q with isolation %q: %w", b.spec.Engine, b.spec.Isolation, engine.ErrNoEngine)
 	}
+	if isGVisor(b.spec) {
+		if err := checkGVisor(b.spec); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// create builds a box of newBox or boxOf, in which commands can run. After a failure it removes the
+// parts of the box again.
+func (l *Launcher) create(w *work, b *box) error {
 	b.init()
 	if !b.service {
 		b.wave = l.waves.takePlace()
@@ -43,11 +66,11 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 		l.reserve, l.makeParts, l.startInit, l.furnish, l.verify, l.finish,
 	} {
 		if err := step(b); err != nil {
-			return nil, errors.Join(l.instance.whereFull(err), l.abandon(b, err))
+			return errors.Join(l.instance.whereFull(err), l.abandon(b, err))
 		}
 	}
 	w.all.noteBuilt()
-	return b, nil
+	return nil
 }
 
 // abandon removes the parts of a box that its client does not get. If PID 1 hangs in the

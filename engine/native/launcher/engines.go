@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -33,22 +32,6 @@ func (l *Launcher) handleEngines() (any, error) {
 	}
 	wg.Wait()
 	return list, nil
-}
-
-// runtimeOf returns the runtime of a new box, or engine.ErrNoEngine if boxes cannot be built as s says.
-func (l *Launcher) runtimeOf(w *work, s engine.Spec) (boxRuntime, error) {
-	r := l.runtimes[kindOf(s)]
-	if r == nil {
-		return nil, fmt.Errorf("engine %q with isolation %q: %w", s.Engine, s.Isolation, engine.ErrNoEngine)
-	}
-	defer w.begin("looking at its engine", "", nil)()
-	if _, err := r.look(false); err != nil {
-		return nil, fmt.Errorf("engine %q with isolation %q: %w", s.Engine, s.Isolation, err)
-	}
-	if isGVisor(s) {
-		return r, checkGVisor(s)
-	}
-	return r, nil
 }
 
 // How long what was found out about a program holds: for a list of the engines, for a create

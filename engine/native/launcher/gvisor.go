@@ -269,7 +269,10 @@ func (g *gvisor) prove() error {
 			return
 		}
 		defer w.leave()
-		b, err := l.create(w, engine.Spec{ID: w.box, Engine: spec.EngineOCI, Isolation: spec.IsolationGVisor, AllowDegraded: true})
+		b, err := l.boxOf(w, engine.Spec{ID: w.box, Engine: spec.EngineOCI, Isolation: spec.IsolationGVisor, AllowDegraded: true})
+		if err == nil {
+			err = l.create(w, b)
+		}
 		if err == nil {
 			err = b.runNothing()
 			_ = l.abandon(b, err) // the next launcher removes and reports what is left

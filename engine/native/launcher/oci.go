@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,9 +126,11 @@ func (o *ociRuntime) prepare(b *box, control, home *os.File) (birth, error) {
 func ociBox(b *box) oci.Box {
 	caps, _ := capsOf(b.spec)
 	return oci.Box{
-		Root:         b.root.Path(),
-		Dev:          b.root.Dev(),
-		UserNS:       fdPath(b.user),
+		Root: b.root.Path(),
+		Dev:  b.root.Dev(),
+		// runc 1.2 to 1.5 takes each path that begins with "/proc/<number>" for "/proc/<pid>/ns/user", and
+		// reads the ID map of that process instead of the namespace's (GetUserNamespaceMappings).
+		UserNS:       "/proc/." + strings.TrimPrefix(fdPath(b.user), "/proc"),
 		IDBase:       b.lease.Base,
 		IDs:          idRange,
 		Hostname:     b.spec.Hostname,
@@ -141,7 +144,11 @@ func ociBox(b *box) oci.Box {
 }
 
 func (o *ociBirth) start() (initProcess, error) {
-	pid, err := o.runtime.Run(o.box.life, o.order)
+	// A create that is refused already does not start the runtime, which could hang as well.
+	ctx, cancel := context.WithCancel(o.box.life)
+	defer cancel()
+	o.box.work.onRefusal(cancel)
+	pid, err := o.runtime.Run(ctx, o.order)
 	if errors.Is(err, oci.ErrUnusable) {
 		err = fmt.Errorf("%w: %w", engine.ErrNoEngine, err)
 	}

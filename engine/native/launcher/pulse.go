@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Each box that is built proves that the kernel can build boxes. If none was built for a while
@@ -92,7 +93,10 @@ func (l *Launcher) runProbe(p *probe) {
 		return
 	}
 	defer p.work.leave()
-	b, err := l.create(p.work, engine.Spec{ID: p.work.box, AllowDegraded: true})
+	b, err := l.newBox(p.work, engine.Spec{ID: p.work.box, Engine: spec.EngineNative, AllowDegraded: true})
+	if err == nil {
+		err = l.create(p.work, b)
+	}
 	if err != nil {
 		p.err = fmt.Errorf("a probe box cannot be built: %w", err)
 	}

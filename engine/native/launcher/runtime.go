@@ -58,6 +58,11 @@ type initProcess struct {
 	reap func()
 }
 
+// awaitEnd waits until PID 1 has ended and reaps it. If it is no child of this process, it does nothing.
+func (p initProcess) awaitEnd() {
+	_ = linux.Retry(func() error { return unix.Waitid(unix.P_PIDFD, int(p.pidfd.Fd()), nil, unix.WEXITED, nil) })
+}
+
 // takeInit opens the process pid as PID 1 of a box that another program has started in it, and checks
 // that the program did as it was told: it may be of any version. It does not check what verify
 // checks of every box.
@@ -71,6 +76,7 @@ func (b *box) takeInit(pid int) (p initProcess, err error) {
 		if err != nil {
 			if inBox { // perhaps not in its cgroups, which the caller kills
 				_ = linux.PidfdSignal(p.pidfd, unix.SIGKILL)
+				p.awaitEnd() // at once, if PID 1 is no child
 			}
 			p.pidfd.Close()
 			err = fmt.Errorf("process %d: %w", pid, err)
@@ -98,9 +104,7 @@ func (b *box) takeInit(pid int) (p initProcess, err error) {
 		return p, fmt.Errorf("has the numbers %q: is not PID 1 of a namespace", status["NSpid"])
 	}
 	if status["PPid"] == strconv.Itoa(os.Getpid()) {
-		p.reap = func() {
-			_ = linux.Retry(func() error { return unix.Waitid(unix.P_PIDFD, int(p.pidfd.Fd()), nil, unix.WEXITED, nil) })
-		}
+		p.reap = p.awaitEnd
 	}
 	return p, linux.PidfdSignal(p.pidfd, 0)
 }

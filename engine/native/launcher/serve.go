@@ -179,12 +179,15 @@ func (l *Launcher) handleCreate(w *work, body []byte) (any, []*os.File, error) {
 
 // createFor builds a box for a client. It adds the box to l.boxes once w is complete.
 func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File, error) {
+	b, err := l.newBox(w, spec)
+	if err != nil {
+		return rpc.Created{}, nil, err
+	}
 	if err := w.enter(l.creating); err != nil {
 		return rpc.Created{}, nil, err
 	}
 	defer w.leave()
-	b, err := l.create(w, spec)
-	if err != nil {
+	if err := l.create(w, b); err != nil {
 		return rpc.Created{}, nil, err
 	}
 	done := w.begin("handing it over", "", nil)
