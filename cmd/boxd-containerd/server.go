@@ -292,7 +292,8 @@ func endShim(id string) error {
 	return nil
 }
 
-// isShim reports whether process pid is the shim of a container of boxd's, as containerd starts it.
+// isShim reports whether process pid is the shim of a container of boxd's. Commands of the same
+// program are not: with "delete" containerd cleans up after a shim, and then removes the bundle.
 func isShim(pid int, id string) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -304,7 +305,8 @@ func isShim(pid int, id string) bool {
 		return at > 0 && at+1 < len(args) && args[at+1] == value
 	}
 	var st unix.Stat_t
-	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && has("-namespace", proto.Namespace) && has("-id", id) &&
+	command := slices.Contains(args, "start") || slices.Contains(args, "delete")
+	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && !command && has("-namespace", proto.Namespace) && has("-id", id) &&
 		unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && st.Uid == 0
 }
 
