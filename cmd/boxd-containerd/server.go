@@ -215,13 +215,22 @@ func create(ctx context.Context, c *client.Client, id string, m *proto.Create) (
 			_, _ = remove(ctx, c, id) // the launcher asks for it again
 		}
 	}()
-	container, err := c.NewContainer(ctx, id,
-		client.WithRuntime(m.Runtime, &options.Options{BinaryName: m.Binary, Root: m.Root}),
-		client.WithContainerLabels(m.Labels),
-		func(_ context.Context, _ *client.Client, c *containers.Container) error {
-			c.Spec = &anypb.Any{TypeUrl: specType, Value: m.Spec}
-			return nil
-		})
+	runtimeOptions, err := typeurl.MarshalAny(&options.Options{BinaryName: m.Binary, Root: m.Root})
+	if err != nil {
+		return 0, err
+	}
+	// Not with NewContainer, which takes a lease for a day in case there is an image or a snapshot. If
+	// containerd is killed meanwhile, nobody gives that back.
+	_, err = c.ContainerService().Create(ctx, containers.Container{
+		ID:      id,
+		Labels:  m.Labels,
+		Runtime: containers.RuntimeInfo{Name: m.Runtime, Options: runtimeOptions},
+		Spec:    &anypb.Any{TypeUrl: specType, Value: m.Spec},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("creating container: %w", err)
+	}
+	container, err := c.LoadContainer(ctx, id)
 	if err != nil {
 		return 0, fmt.Errorf("creating container: %w", err)
 	}
