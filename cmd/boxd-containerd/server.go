@@ -215,13 +215,22 @@ func create(ctx context.Context, c *client.Client, id string, m *proto.Create) (
 			_, _ = remove(ctx, c, id) // the launcher asks for it again
 		}
 	}()
-	container, err := c.NewContainer(ctx, id,
-		client.WithRuntime(m.Runtime, &options.Options{BinaryName: m.Binary, Root: m.Root}),
-		client.WithContainerLabels(m.Labels),
-		func(_ context.Context, _ *client.Client, c *containers.Container) error {
-			c.Spec = &anypb.Any{TypeUrl: specType, Value: m.Spec}
-			return nil
-		})
+	runtimeOptions, err := typeurl.MarshalAny(&options.Options{BinaryName: m.Binary, Root: m.Root})
+	if err != nil {
+		return 0, err
+	}
+	// Not with NewContainer, which takes a lease for a day in case there is an image or a snapshot. If
+	// containerd is killed meanwhile, nobody gives that back.
+	_, err = c.ContainerService().Create(ctx, containers.Container{
+		ID:      id,
+		Labels:  m.Labels,
+		Runtime: containers.RuntimeInfo{Name: m.Runtime, Options: runtimeOptions},
+		Spec:    &anypb.Any{TypeUrl: specType, Value: m.Spec},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("creating container: %w", err)
+	}
+	container, err := c.LoadContainer(ctx, id)
 	if err != nil {
 		return 0, fmt.Errorf("creating container: %w", err)
 	}
@@ -292,7 +301,8 @@ func endShim(id string) error {
 	return nil
 }
 
-// isShim reports whether process pid is the shim of a container of boxd's, as containerd starts it.
+// isShim reports whether process pid is the shim of a container of boxd's. Commands of the same
+// program are not: with "delete" containerd cleans up after a shim, and then removes the bundle.
 func isShim(pid int, id string) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -304,7 +314,8 @@ func isShim(pid int, id string) bool {
 		return at > 0 && at+1 < len(args) && args[at+1] == value
 	}
 	var st unix.Stat_t
-	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && has("-namespace", proto.Namespace) && has("-id", id) &&
+	command := slices.Contains(args, "start") || slices.Contains(args, "delete")
+	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && !command && has("-namespace", proto.Namespace) && has("-id", id) &&
 		unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && st.Uid == 0
 }
 

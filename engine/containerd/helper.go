@@ -39,9 +39,21 @@ type helper struct {
 	reason  error                       // why it has
 }
 
+// errEnded marks the error of a request during which boxd-containerd has ended by itself.
+var errEnded = errors.New("boxd-containerd has ended")
+
 // request sends a request to boxd-containerd, which it starts if none runs, and waits for the
-// answer. If there is none in time, it kills boxd-containerd, and the next request starts another.
+// answer. If there is none in time, it kills boxd-containerd, and the next request starts another. A
+// request that may be carried out twice is repeated if boxd-containerd ends: it may have been dead before.
 func (e *Engine) request(ctx context.Context, typ byte, q proto.Request) (proto.Reply, error) {
+	r, err := e.requestOnce(ctx, typ, q)
+	if errors.Is(err, errEnded) && typ != proto.TypeCreate && typ != proto.TypeStart {
+		r, err = e.requestOnce(ctx, typ, q)
+	}
+	return r, err
+}
+
+func (e *Engine) requestOnce(ctx context.Context, typ byte, q proto.Request) (proto.Reply, error) {
 	h, err := e.running(ctx)
 	if err != nil {
 		return proto.Reply{}, err
@@ -55,7 +67,7 @@ func (e *Engine) request(ctx context.Context, typ byte, q proto.Request) (proto.
 		return proto.Reply{}, err
 	}
 	if err := h.conn.Send(typ, id, body); err != nil {
-		h.end(fmt.Errorf("%w: asking boxd-containerd: %w", engine.ErrNoEngine, err))
+		h.end(fmt.Errorf("%w: %w: %w", engine.ErrNoEngine, errEnded, err))
 	}
 	hangs := time.NewTimer(q.Within + graceTime)
 	defer hangs.Stop()
@@ -185,7 +197,7 @@ func (h *helper) receive() {
 			err = json.Unmarshal(frame.Body, &r)
 		}
 		if err != nil {
-			h.end(fmt.Errorf("%w: boxd-containerd has ended: %w", engine.ErrNoEngine, err))
+			h.end(fmt.Errorf("%w: %w: %w", engine.ErrNoEngine, errEnded, err))
 			return
 		}
 		h.mu.Lock()

@@ -359,10 +359,6 @@ func TestDeadShim(t *testing.T) {
 	if _, err := engine.Run(t.Context(), lost, engine.Command{Args: []string{"/bin/true"}}); !errors.Is(err, engine.ErrBoxLost) {
 		t.Errorf("a command in it: %v", err)
 	}
-	// containerd 1.6 keeps the bundle until its next start if the container is deleted meanwhile.
-	awaitWithin(t, "containerd has cleaned up", func() bool {
-		return !slices.ContainsFunc(d.List(), func(line string) bool { return strings.HasPrefix(line, "tasks ") })
-	})
 	remove(t, lost)
 	d.AwaitEmpty()
 	kept := create(t, e, engine.Spec{})
@@ -428,6 +424,13 @@ func TestKilledInBirth(t *testing.T) {
 					}
 					return err == nil
 				})
+				if victim == "containerd" {
+					// If it was killed before it knew its shim's address, the directory of the bundle
+					// stays until its next start, which boxd cannot change: it does not know where.
+					d.AwaitNoRecords()
+					d.Kill()
+					d.Restart()
+				}
 				d.AwaitEmpty()
 			}
 		})

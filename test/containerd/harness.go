@@ -196,9 +196,20 @@ func (d *Daemon) List() (found []string) {
 // AwaitEmpty waits until nothing of boxd is left in containerd and no shim runs.
 func (d *Daemon) AwaitEmpty() {
 	d.t.Helper()
+	d.awaitNone(func() []string { return append(d.records(), d.bundles()...) })
+}
+
+// AwaitNoRecords is AwaitEmpty, except for directories of bundles.
+func (d *Daemon) AwaitNoRecords() {
+	d.t.Helper()
+	d.awaitNone(d.records)
+}
+
+func (d *Daemon) awaitNone(list func() []string) {
+	d.t.Helper()
 	end := time.Now().Add(min(testutil.Patience(), time.Minute))
 	for {
-		left := d.left()
+		left := list()
 		if len(left) == 0 {
 			return
 		}
@@ -210,16 +221,20 @@ func (d *Daemon) AwaitEmpty() {
 	}
 }
 
-func (d *Daemon) left() []string {
-	left := d.List()
+func (d *Daemon) records() []string {
+	found := d.List()
 	for _, pid := range d.Shims() {
-		left = append(left, fmt.Sprintf("shim %d", pid))
+		found = append(found, fmt.Sprintf("shim %d", pid))
 	}
+	return found
+}
+
+func (d *Daemon) bundles() (found []string) {
 	for _, pattern := range []string{"state/io.containerd.runtime.v2.task/*/*", "root/io.containerd.runtime.v2.task/*/*"} {
 		bundles, _ := filepath.Glob(filepath.Join(d.dir, pattern))
-		left = append(left, bundles...)
+		found = append(found, bundles...)
 	}
-	return left
+	return found
 }
 
 // end checks that nothing is left, and ends containerd.

@@ -45,7 +45,7 @@ func (c *counts) add(b []byte) error {
 func TestSessionsSurvive(t *testing.T) {
 	containerd := Start(t)
 	t.Setenv("BOXD_ENGINES", "containerd")
-	t.Setenv("BOXD_CONTAINERD_PROGRAM", testutil.BuildContainerd(t))
+	testutil.BuildContainerd(t) // beside boxd-init, where it is looked for
 	t.Setenv("BOXD_CONTAINERD_ADDRESS", containerd.Address)
 	d, c := daemon.ForTest(t, daemon.Config{Dir: testutil.ReachableDir(t, "")})
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
