@@ -170,8 +170,8 @@ func (e *entered) awaitEnd(signals <-chan os.Signal) (unix.WaitStatus, error) {
 			case unix.SIGURG, unix.SIGCHLD, unix.SIGPIPE: // of the Go runtime and of our own doing
 				continue
 			}
-			if sig > firstOnlyBase {
-				_ = send(e.orders, orderSignal, []byte{byte(sig - firstOnlyBase)})
+			if first := passed(sig); first != 0 {
+				_ = send(e.orders, orderSignal, []byte{byte(first)})
 			} else {
 				_ = send(e.orders, orderTree, []byte{byte(sig)})
 			}

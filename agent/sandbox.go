@@ -239,13 +239,29 @@ const (
 	reportLost    = 'L' // from Enter to the agent: Guest has ended without reportExited
 )
 
-// firstOnly returns the signal by which the agent passes sig, 1 to 31, to Enter: one of 34 to 64. Enter
-// takes others for what the launcher sends to every process in the slot of the command.
+// firstOnly returns the signal by which the agent passes sig, 1 to 31, to Enter: one of 35 to 64. Enter
+// takes others for what the launcher sends to every process in the slot of the command. Go's runtime has
+// no handler for 34, which belongs to the C library. So SIGHUP takes the place of SIGSTKFLT, which no
+// kernel sends (signal(7)), and which cannot be passed.
 func firstOnly(sig unix.Signal) unix.Signal {
-	if sig < 1 || sig > 31 {
+	switch {
+	case sig == unix.SIGHUP:
+		return unix.SIGSTKFLT + firstOnlyBase
+	case sig < 1 || sig > 31 || sig == unix.SIGSTKFLT:
 		return 0
 	}
 	return sig + firstOnlyBase
+}
+
+// passed is the inverse of firstOnly. It returns 0 for signals that firstOnly does not return.
+func passed(sig unix.Signal) unix.Signal {
+	switch {
+	case sig <= firstOnlyBase+1:
+		return 0
+	case sig == unix.SIGSTKFLT+firstOnlyBase:
+		return unix.SIGHUP
+	}
+	return sig - firstOnlyBase
 }
 
 const firstOnlyBase = 33
