@@ -70,7 +70,7 @@ func TestUnitsAgree(t *testing.T) {
 		"systemd/boxd.service": {"Type=notify", "User=boxd", "Restart=always", "RestartSec=200ms", "StateDirectory=boxd", "ExecStart=/usr/bin/boxd serve"},
 		"systemd/boxd.socket":  {"ListenStream=/run/boxd/boxd.sock", "SocketMode=0660", "SocketGroup=boxd"},
 		"systemd/boxd-launcher.service": {"StateDirectory=boxd-volumes", "StateDirectoryMode=0700", "Delegate=yes",
-			"ExecStart=/usr/libexec/boxd/boxd-init launcher --service --state-dir /run/boxd --client boxd --client-unit boxd.service --data-dir /var/lib/boxd-volumes --workspaces /var/lib/boxd/workspaces", "KillMode=process", "Restart=always"},
+			"ExecStart=/usr/libexec/boxd/boxd-init launcher --service --state-dir /run/boxd --client boxd --client-unit boxd.service --data-dir /var/lib/boxd-volumes --workspaces /var/lib/boxd/workspaces --containerd /usr/libexec/boxd/boxd-containerd", "KillMode=process", "Restart=always"},
 		"sysusers.d/boxd.conf": {`u boxd - "boxd daemon" /var/lib/boxd /usr/sbin/nologin`},
 		"tmpfiles.d/boxd.conf": {"d /run/boxd 0711 root root -"},
 	} {

@@ -55,8 +55,10 @@ type Engine struct {
 	helper  *helper // the last one started; nil before the first request
 	version string  // of its build
 	closed  bool
-	owing   bool          // settle is at work, or about to be
-	closing chan struct{} // closed by Close
+	asked   int                 // how often settling was asked for
+	settles bool                // a goroutine does it
+	owed    map[string]struct{} // containers that could not be removed when their box was
+	closing chan struct{}       // closed by Close
 	settled sync.WaitGroup
 }
 
@@ -117,6 +119,12 @@ func (e *Engine) Forget(ctx context.Context, container string) {
 	unlock()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: container %q of a box that is gone is removed later: %v\n", container, oneline.Error(err))
+		e.mu.Lock()
+		if e.owed == nil {
+			e.owed = map[string]struct{}{}
+		}
+		e.owed[container] = struct{}{}
+		e.mu.Unlock()
 		e.Settle()
 	}
 }
@@ -130,6 +138,9 @@ func (e *Engine) forget(ctx context.Context, container string) error {
 	if _, err := e.request(ctx, proto.TypeRemove, proto.Request{Within: removeTime, ID: container}); err != nil {
 		return fmt.Errorf("removing container %q: %w", container, err)
 	}
+	e.mu.Lock()
+	delete(e.owed, container)
+	e.mu.Unlock()
 	err := os.RemoveAll(dir)
 	_ = os.Remove(e.base()) // fails unless it was the last
 	return err
@@ -158,10 +169,10 @@ const (
 func (e *Engine) Settle() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.owing || e.closed {
+	if e.asked++; e.settles || e.closed {
 		return
 	}
-	e.owing = true
+	e.settles = true
 	e.settled.Go(func() {
 		for pause := firstPause; ; pause = min(2*pause, lastPause) {
 			select {
@@ -169,13 +180,20 @@ func (e *Engine) Settle() {
 				return
 			case <-time.After(pause):
 			}
-			if err := e.settle(); err == nil {
-				break
+			e.mu.Lock()
+			asked := e.asked
+			e.mu.Unlock()
+			if e.settle() != nil {
+				continue
+			}
+			e.mu.Lock()
+			e.settles = e.asked != asked
+			done := !e.settles
+			e.mu.Unlock()
+			if done {
+				return
 			}
 		}
-		e.mu.Lock()
-		e.owing = false
-		e.mu.Unlock()
 	})
 }
 
@@ -209,7 +227,10 @@ func (e *Engine) settleOne(ctx context.Context, container string) error {
 	unlock := e.works.Lock(container)
 	defer unlock()
 	dir := e.dir(container)
-	if _, err := os.Stat(filepath.Join(dir, boxName)); err == nil {
+	e.mu.Lock()
+	_, owed := e.owed[container]
+	e.mu.Unlock()
+	if _, err := os.Stat(filepath.Join(dir, boxName)); err == nil && !owed {
 		return nil // the box is there, or another launcher is about to sweep it
 	}
 	if _, err := e.makeDir(container); err != nil {
