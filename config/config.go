@@ -55,6 +55,7 @@ const (
 // OCI names the runtimes of engine "oci". An empty path: where distributions have the program.
 type OCI struct {
 	Runtime string `yaml:"runtime"` // runc, for isolation namespaces
+	GVisor  string `yaml:"gvisor"`  // runsc, for isolation gvisor
 }
 
 // Containerd says which containerd engine "containerd" uses. Empty: its socket where distributions have it,

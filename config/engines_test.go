@@ -17,6 +17,7 @@ func TestProgramsAreRoots(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "boxd.yaml")
 	for _, c := range []struct{ text, field string }{
 		{"oci: {runtime: /usr/bin/runc}\n", "oci.runtime"},
+		{"oci: {gvisor: /usr/local/bin/runsc}\n", "oci.gvisor"},
 		{"containerd: {address: /run/x.sock}\n", "containerd.address"},
 		{"containerd: {runtime: io.containerd.runc.v2}\n", "containerd.runtime"},
 	} {

@@ -55,7 +55,7 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 type program struct{ key, value string }
 
 func (c *Config) programs() []program {
-	return []program{{"oci.runtime", c.OCI.Runtime}, {"containerd.address", c.Containerd.Address}, {"containerd.runtime", c.Containerd.Runtime}}
+	return []program{{"oci.runtime", c.OCI.Runtime}, {"oci.gvisor", c.OCI.GVisor}, {"containerd.address", c.Containerd.Address}, {"containerd.runtime", c.Containerd.Runtime}}
 }
 
 // readFile reads a regular file. isRoots says that only root can write it. O_NONBLOCK keeps

@@ -59,6 +59,7 @@ func (c *Config) derive() error {
 		{"tokens_file", c.TokensFile, true},
 		{"init_path", c.InitPath, true},
 		{"oci.runtime", c.OCI.Runtime, true},
+		{"oci.gvisor", c.OCI.GVisor, true},
 		{"containerd.address", c.Containerd.Address, true},
 	} {
 		if p.value == "" && p.optional {

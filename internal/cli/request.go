@@ -72,7 +72,7 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 
 // oci returns the runtimes that the environment names, in the variables of the daemon.
 func (a *App) oci() config.OCI {
-	return config.OCI{Runtime: a.env("", config.EnvPrefix+"OCI_RUNTIME")}
+	return config.OCI{Runtime: a.env("", config.EnvPrefix+"OCI_RUNTIME"), GVisor: a.env("", config.EnvPrefix+"OCI_GVISOR")}
 }
 
 // containerd is oci for engine "containerd".

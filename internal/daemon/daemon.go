@@ -179,7 +179,7 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 
 // Runtimes returns the programs that a configuration names for the launcher.
 func Runtimes(oci config.OCI, containerd config.Containerd) native.Runtimes {
-	return native.Runtimes{OCI: oci.Runtime, ContainerdAddress: containerd.Address, ContainerdRuntime: containerd.Runtime}
+	return native.Runtimes{OCI: oci.Runtime, GVisor: oci.GVisor, ContainerdAddress: containerd.Address, ContainerdRuntime: containerd.Runtime}
 }
 
 // checkRoots refuses mount roots that the launcher's command line cannot express.

@@ -64,7 +64,7 @@ func engineCheck(e EngineFacts) string {
 func mendEngine(e EngineFacts) string {
 	switch {
 	case e.Isolation == spec.IsolationGVisor:
-		return "for isolation gvisor, install runsc (https://gvisor.dev/docs/user_guide/install/) where only root can write, such as /usr/local/bin"
+		return "for isolation gvisor, install runsc (https://gvisor.dev/docs/user_guide/install/) where only root can write, such as /usr/local/bin, or name it with oci.gvisor in the daemon's configuration"
 	case e.Engine == spec.EngineOCI:
 		return "for engine oci, apt-get install runc, or name the program with oci.runtime in the daemon's configuration"
 	}
