@@ -47,6 +47,8 @@ const (
 
 const (
 	loginLife = 30 * time.Minute // of a cookie, unless the page renews it
+	maxLogin  = 4 << 10          // bytes of a sign-in
+	maxLogins = 64               // sign-ins at once
 	loginMost = 12 * time.Hour   // from the sign-in, whatever is renewed
 
 	cookieBytes = 8 + 8 + 8 + nonceBytes + sha256.Size
@@ -140,7 +142,12 @@ func (e *endedLogins) add(l *pageLogin, now time.Time) {
 			delete(e.until, nonce)
 		}
 	}
-	e.until[l.nonce] = l.since.Add(loginMost)
+	// An ended login is not renewed, so its cookie lives for loginLife at most.
+	last := l.since.Add(loginMost)
+	if soon := now.Add(loginLife); soon.Before(last) {
+		last = soon
+	}
+	e.until[l.nonce] = last
 }
 
 func (e *endedLogins) has(l *pageLogin) bool {
@@ -245,6 +252,14 @@ func (c *call) login() error {
 	if !ofSameOrigin(c.r) {
 		return refuse(apitypes.CodeForbidden, "", "%s", errForeignPage)
 	}
+	// Anybody may send this, so it costs little: a short body, and few at once.
+	select {
+	case c.s.loggingIn <- struct{}{}:
+		defer func() { <-c.s.loggingIn }()
+	default:
+		return refuse(apitypes.CodeTooManyConnections, "", "%d sign-ins are in progress: retry", cap(c.s.loggingIn))
+	}
+	c.r.Body = http.MaxBytesReader(c.w, c.r.Body, maxLogin)
 	var q apitypes.LoginRequest
 	if err := c.decode(&q); err != nil {
 		return err

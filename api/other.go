@@ -74,10 +74,14 @@ func (c *call) serveOther(o *Other) error {
 	if o.Upgrades {
 		share, what = c.s.relayShare, "connections"
 	}
-	if !share.takePlace(tenant) {
+	who := tenant // whose place it takes: the caller's own, as everywhere, unless the door has one tenant
+	if o.Tenant == "" {
+		who = c.who.Tenant
+	}
+	if !share.takePlace(who) {
 		return refuse(apitypes.CodeTooManyConnections, "", "%d %s of this tenant are open: close some", share.most, what)
 	}
-	defer share.freePlace(tenant)
+	defer share.freePlace(who)
 	if o.Tenant == "" {
 		until := c.untilGone
 		if c.r.Method == http.MethodGet { // an endless stream

@@ -98,6 +98,7 @@ type Server struct {
 	ports   *preview.Proxy
 	relays  chan struct{} // holds a token for each open relay
 	// How many requests and relays one tenant may have open.
+	loggingIn                              chan struct{} // maxLogins places
 	requestShare, relayShare, previewShare *share
 	previewing                             chan struct{} // holds a token for each request to a host name of previews
 	histories                              chan struct{} // holds a token for each answer about the history or the usage
@@ -133,8 +134,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		opt: o, log: o.Logger, metrics: o.Metrics, started: time.Now(),
-		relays:       make(chan struct{}, o.MaxRelays),
-		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays), previewShare: newShare(o.MaxConnections),
+		relays:    make(chan struct{}, o.MaxRelays),
+		loggingIn: make(chan struct{}, maxLogins), requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays), previewShare: newShare(o.MaxConnections),
 		previewing: make(chan struct{}, o.MaxConnections),
 		histories:  make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
 		outputs: newOutputBudget(),

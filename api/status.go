@@ -82,7 +82,10 @@ func (c *call) status() error {
 		s.Langbot = &apitypes.Health{OK: true}
 		ctx, cancel := context.WithTimeout(c.r.Context(), healthTimeout)
 		if err := c.s.opt.Langbot(ctx); err != nil {
-			s.Langbot = &apitypes.Health{Reason: err.Error()}
+			s.Langbot = &apitypes.Health{Reason: "LangBot cannot use it now: callers of all tenants see why"}
+			if c.who.all() { // the reason may name what belongs to a tenant
+				s.Langbot.Reason = err.Error()
+			}
 		}
 		cancel()
 	}

@@ -153,6 +153,10 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	if b := bytes.TrimLeft(body, " \t\r\n"); len(b) > 0 && b[0] == '[' { // the SDK would run all of them at once
+		refuse(w, http.StatusBadRequest, "batches are not accepted: send one message", nil)
+		return
+	}
 	server, err := d.server(r.Context(), who)
 	if err != nil {
 		d.opt.Logger.Warn("mcp: preparing the tools", "tenant", who.Tenant, "error", err)

@@ -245,6 +245,9 @@ func (b *box) editFile(ctx context.Context, in editArgs) (*sdk.CallToolResult, *
 	case n > 1 && !in.All:
 		return nil, nil, fmt.Errorf("%s: contains old %d times: give more of the text around it, or set all", in.Path, n)
 	}
+	if size := int64(len(content)) + int64(n)*int64(len(in.New)-len(in.Old)); size > maxEdit {
+		return nil, nil, fmt.Errorf("%s: would have %d bytes, and at most %d can be edited: use a program", in.Path, size, maxEdit)
+	}
 	content = bytes.ReplaceAll(content, []byte(in.Old), []byte(in.New))
 	if info, err = b.c.WriteFile(ctx, b.session.ID, in.Path, bytes.NewReader(content), client.WriteOptions{}); err != nil {
 		return nil, nil, err

@@ -61,7 +61,10 @@ func Check(path string) (File, error) {
 		}
 		roots := st.Uid == 0 && st.Mode&0o022 == 0
 		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFLNK: // who may replace it depends on its directory alone
+		case unix.S_IFLNK: // who may replace it depends on its directory, and on its owner if that is sticky
+			if st.Uid != 0 {
+				return File{}, unusable("runtime %q: symlink %q must belong to root, because root executes what it names", path, at)
+			}
 			target, err := os.Readlink(at)
 			if links++; err != nil || links > maxLinks {
 				return File{}, unusable("runtime %q: %w", path, cmp.Or(err, error(unix.ELOOP)))
@@ -71,8 +74,10 @@ func Check(path string) (File, error) {
 				at = "/"
 			}
 		case unix.S_IFDIR:
-			if !roots {
-				return File{}, unusable("runtime %q: directory %q must belong to root and be writable by root only, or another program could be put in its place", path, at)
+			// In a directory with the sticky bit only root replaces what is root's (inode(7)), and what
+			// follows has to be.
+			if st.Uid != 0 || st.Mode&0o022 != 0 && (st.Mode&unix.S_ISVTX == 0 || len(rest) == 0) {
+				return File{}, unusable("runtime %q: directory %q must belong to root, and be writable by root only or have the sticky bit, or another program could be put in its place", path, at)
 			}
 			if len(rest) == 0 {
 				return File{}, unusable("runtime %q: is a directory", path)

@@ -70,7 +70,7 @@ func TestCheck(t *testing.T) {
 	must(os.Symlink("../runtime", filepath.Join(open, "back")))
 	must(os.Symlink("open/back", filepath.Join(dir, "detour")))
 	must(os.Symlink("loop", filepath.Join(dir, "loop")))
-	must(os.Chmod(open, 0o1777))
+	must(os.Chmod(open, 0o777))
 	must(os.WriteFile(filepath.Join(dir, "foreign"), nil, 0o755))
 	must(os.Chown(filepath.Join(dir, "foreign"), 1000, 0))
 	must(os.WriteFile(filepath.Join(dir, "group"), nil, 0o755))
@@ -95,6 +95,14 @@ func TestCheck(t *testing.T) {
 		_, err := Check(c.path)
 		wantUnusable(t, err, c.words)
 	}
+	// With the sticky bit, nobody else replaces what is root's.
+	must(os.Chmod(open, 0o777|os.ModeSticky))
+	if _, err := Check(open + "/runtime"); err != nil {
+		t.Errorf("in a directory with the sticky bit: %v", err)
+	}
+	must(os.Lchown(filepath.Join(open, "back"), 1000, 0))
+	_, err = Check(open + "/back")
+	wantUnusable(t, err, "must belong to root")
 	must(os.WriteFile(path, []byte("#!/bin/sh\nfalse\n"), 0o755))
 	if second, err := Check(path); err != nil || second == first {
 		t.Errorf("a file that was written again is the same: %+v, %v", second, err)

@@ -214,6 +214,12 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 		}
 		add(name, "", "GET", path, "")
 	}
+	add("login", "no token", "POST", "/v1/login", `{}`)
+	add("login", "a token that there is not", "POST", "/v1/login", `{"token":"x"}`)
+	add("get-login", "", "GET", "/v1/login", "")
+	add("logout", "", "DELETE", "/v1/login", "")
+	add("page", "", "GET", "/ui", "")
+	add("page-file", "one that there is not", "GET", "/ui/none.js", "")
 	add("list-sessions", "", "GET", "/v1/sessions", "")
 	add("get-session", "", "GET", session, "")
 	add("usage", "", "GET", session+"/usage", "")

@@ -211,7 +211,7 @@ func (a *attacker) boxes() {
 			{rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":%[1]s}}`}, {rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":1048576,"inodes":%[1]s}}`}, {rpc.TypeVolumes, `{"After":%[1]s}`},
 			{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":%[1]s,"inodes":%[1]s}}`}, {rpc.TypeCopyVolume, `{"From":%[1]s,"Volume":{"name":"n"}}`}, {rpc.TypeDiag, `{"ID":%[1]s}`},
 			{rpc.TypeSockets, `{%[2]s,"IPv4":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"IPv4":%[1]s,"IPv6":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"Listen":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"Listen":[%[1]s]}`},
-			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`},
+			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`}, {rpc.TypeEngines, `%[1]s`},
 			{rpc.TypeMakeLayer, `{"Name":%[1]s}`}, {rpc.TypeAbandonLayer, `{"Name":%[1]s}`}, {rpc.TypePublishLayer, `{"Name":%[1]s,"ID":%[1]s}`}, {rpc.TypeRemoveLayer, `{"ID":%[1]s}`}, {rpc.TypeLayers, `{"After":%[1]s}`},
 			{rpc.TypeOutside, `{%[2]s,"Slot":"1","Age":%[1]s}`}, {rpc.TypeWhere, `{"Request":%[1]s}`}, {rpc.TypeWhere, `{"Request":1,"ID":%[1]s}`},
 		} {
@@ -447,7 +447,7 @@ func (a *attacker) corpus() []frame {
 		{rpc.TypePTY, `{"ID":` + own + `,"User":{"UID":0,"GID":0},"Size":{"Rows":24,"Cols":80}}`},
 		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeDiag, `{"ID":` + own + `}`}, {rpc.TypeSockets, `{"ID":` + own + `,"Listen":["127.0.0.1:3128","[::1]:3128"],"IPv4":1,"IPv6":1}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
 		{rpc.TypeOutside, `{"ID":` + own + `,"Slot":"1","Age":1000000000}`}, {rpc.TypeWhere, `{"Request":1}`}, {rpc.TypeRemove, `{"ID":"gone"}`},
-		{rpc.TypeList, `{}`}, {rpc.TypePing, `{}`}, {rpc.TypeKeep, `{"ID":` + own + `,"Slot":"1","Key":"k","Memory":8388608}`},
+		{rpc.TypeList, `{}`}, {rpc.TypePing, `{}`}, {rpc.TypeEngines, `{}`}, {rpc.TypeKeep, `{"ID":` + own + `,"Slot":"1","Key":"k","Memory":8388608}`},
 		{rpc.TypeOpen, `{"ID":` + own + `,"Slots":["1","2"]}`}, {rpc.TypeVolumes, `{"After":"a"}`}, {rpc.TypeRemoveVolume, `{"Name":"n"}`},
 		{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":8388608}}`},
 		{rpc.TypeMakeLayer, `{"Name":"n"}`}, {rpc.TypeAbandonLayer, `{"Name":"n"}`}, {rpc.TypePublishLayer, `{"Name":"n","ID":` + quoted(strings.Repeat("d", 64)) + `}`},
