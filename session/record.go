@@ -169,9 +169,10 @@ func (r *sessionRecord) builtAs(has engine.Spec) {
 	has = has.WithDefaults()
 	if has.Engine != r.Built.Engine || has.Isolation != r.Built.Isolation {
 		r.Built = choose.Choice{Engine: has.Engine, Isolation: has.Isolation}
-		if spec.Weaker(has.Isolation, r.Resolved.Isolation) {
-			r.Built.Degraded = fmt.Sprintf("isolation is %s, not %s", has.Isolation, r.Resolved.Isolation)
-		}
+	}
+	// A record from before its first box says nothing of it, and fillIn native.
+	if r.Built.Degraded == "" && spec.Weaker(has.Isolation, r.Resolved.Isolation) {
+		r.Built.Degraded = fmt.Sprintf("isolation is %s, not %s", has.Isolation, r.Resolved.Isolation)
 	}
 }
 

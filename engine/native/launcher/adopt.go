@@ -124,7 +124,9 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	b.init()
 	b.spec, b.record, b.pid = r.Spec, r, r.PID
 	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
-		return nil, fmt.Errorf("engine %q with isolation %q: %w", b.spec.Engine, b.spec.Isolation, engine.ErrNoEngine)
+		// It lives on without the program that made it. What that program keeps of it stays until a
+		// launcher has it again.
+		b.runtime = native{}
 	}
 	b.stale = true // the previous launcher may not have shown the last limits
 	b.private = filepath.Join(l.instance.private(), id)

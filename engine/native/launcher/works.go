@@ -78,7 +78,7 @@ var (
 	slowNames = map[byte]string{
 		rpc.TypeRemove: "removing a box", rpc.TypeStop: "removing all boxes", rpc.TypeMakeVolume: "making a volume",
 		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeCopyVolume: "copying a volume", rpc.TypeLimitDirectory: "limiting a directory",
-		rpc.TypePublishLayer: "publishing a layer", rpc.TypeAbandonLayer: "deleting an unpublished layer", rpc.TypeRemoveLayer: "removing a layer",
+		rpc.TypeEngines: "looking at the engines", rpc.TypePublishLayer: "publishing a layer", rpc.TypeAbandonLayer: "deleting an unpublished layer", rpc.TypeRemoveLayer: "removing a layer",
 	}
 	quickNames = map[byte]string{
 		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command",
