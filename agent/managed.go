@@ -190,6 +190,11 @@ func (p *managed) run(t *table) {
 	cut.Stop()
 	force.Stop()
 	p.closeStdio()
+	if p.in != nil {
+		// Before the end: what a process has read just before is accepted, and not lost with it. Whoever
+		// wrote it may not have told the client yet.
+		p.in.tell()
+	}
 	t.ended(p, status, wall)
 }
 
