@@ -191,8 +191,8 @@ func (p *managed) run(t *table) {
 	force.Stop()
 	p.closeStdio()
 	if p.in != nil {
-		// Before the end: what a process has read just before is accepted, and not lost with it. Whoever
-		// wrote it may not have told the client yet.
+		// The goroutine that wrote the last input may not have told the client yet. The client must hear of
+		// accepted bytes before it hears that the process has ended.
 		p.in.tell()
 	}
 	t.ended(p, status, wall)

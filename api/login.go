@@ -56,7 +56,7 @@ const (
 	nonceBytes  = 12
 )
 
-// pageKey signs the logins of one token. Whoever has the token can compute it.
+// pageKey signs the logins of one token. A caller who has the token can compute it.
 type pageKey struct {
 	key      [sha256.Size]byte
 	selector [8]byte

@@ -35,7 +35,7 @@ const Namespace = "boxd"
 // Labels of a container.
 const (
 	LabelState = "boxd.state" // the state directory of the launcher that it belongs to
-	LabelBox   = "boxd.box"   // instance and box, separated by a slash
+	LabelBox   = "boxd.box"   // the path of the directory of the box
 )
 
 // Frame types. The body of a request is a Request.
