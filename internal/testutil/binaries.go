@@ -130,14 +130,26 @@ func withoutMake(env []string) []string {
 // BuildContainerd returns the path of boxd-containerd, beside the programs of BuildBinaries.
 func BuildContainerd(t testing.TB) string {
 	t.Helper()
+	return buildBeside(t, "boxd-containerd", "build-containerd")
+}
+
+// BuildBench returns the path of boxd-bench, beside the programs of BuildBinaries.
+func BuildBench(t testing.TB) string {
+	t.Helper()
+	return buildBeside(t, "boxd-bench", "build-bench")
+}
+
+// buildBeside makes a program of a target of its own, unless it is there.
+func buildBeside(t testing.TB, name, target string) string {
+	t.Helper()
 	boxd, _ := BuildBinaries(t)
-	path := filepath.Join(filepath.Dir(boxd), "boxd-containerd")
+	path := filepath.Join(filepath.Dir(boxd), name)
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	if err := makeTarget("build-containerd", filepath.Dir(path)); err != nil {
+	if err := makeTarget(target, filepath.Dir(path)); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bytes"
@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // contender is an engine with an isolation.
@@ -31,13 +33,21 @@ func (c *contender) name() string {
 	return name
 }
 
+// row is the name of a row of c, such as "engine.oci.exec" or "engine.native-gvisor.exec".
+func (c *contender) row(what string) string {
+	name := c.Engine
+	if c.Isolation != spec.IsolationNamespaces {
+		name += "-" + c.Isolation
+	}
+	return "engine." + name + "." + what
+}
+
 // engines compares the engines of this host: samples of all of them are taken in turn, beside bare
 // fork+exec.
 func (b *bench) engines(ctx context.Context) {
-	const what = "engines"
 	states, err := b.engine.Engines(ctx)
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 		return
 	}
 	var all []*contender
@@ -46,11 +56,11 @@ func (b *bench) engines(ctx context.Context) {
 		if s.Available() {
 			all = append(all, c)
 		} else {
-			b.table.skip(c.name(), s.Reason)
+			b.skip(c.row("create"), c.name(), s.Reason)
 		}
 	}
 	if err := b.compare(ctx, all); err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 	}
 }
 
@@ -77,15 +87,15 @@ func (b *bench) compare(ctx context.Context, all []*contender) (err error) {
 	}
 	for i, c := range all {
 		n := len(created[i+1])
-		b.table.times(c.name()+": create a box, to the first exit", created[i+1], created[0], goal{})
-		b.table.times("… create a box, alone", c.made[len(c.made)-n:], created[0], goal{})
-		b.table.times("… remove a box", c.left[len(c.left)-n:], created[0], goal{})
-		b.table.times("… run a command in an existing box", ran[i+1], ran[0], goal{})
+		b.times(c.row("create"), c.name()+": create a box, to the first exit", created[i+1], created[0], "", goal{})
+		b.times(c.row("create-alone"), "… create a box, alone", c.made[len(c.made)-n:], created[0], "", goal{})
+		b.times(c.row("remove"), "… remove a box", c.left[len(c.left)-n:], created[0], "", goal{})
+		b.times(c.row("exec"), "… run a command in an existing box", ran[i+1], ran[0], "", goal{})
 		idle, err := b.idleOf(ctx, c)
 		if err != nil {
 			return fmt.Errorf("%s: memory of idle boxes: %w", c.name(), err)
 		}
-		b.table.text(row{what: fmt.Sprintf("… private memory of an idle box, of %d, with all processes that stay for it", enginesIdle), p50: mebibytes(idle)}, goal{})
+		b.value(c.row("memory"), fmt.Sprintf("… private memory of an idle box, of %d, with all processes that stay for it", enginesIdle), report.Bytes, float64(idle), 0, "", goal{})
 	}
 	return nil
 }

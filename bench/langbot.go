@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/test/daemon"
 	"github.com/boxd/boxd/test/langbot"
@@ -39,14 +40,14 @@ type door struct {
 }
 
 // withDoor measures through LangBot's protocol, with n connections.
-func (b *bench) withDoor(ctx context.Context, what string, n int, measure func(*door) error) {
+func (b *bench) withDoor(ctx context.Context, n int, measure func(*door) error) {
 	s, err := b.serve("--langbot-listen", "127.0.0.1:0")
 	if err == nil {
 		d := &door{served: s}
 		err = errors.Join(d.connect(ctx, n, measure), s.end())
 	}
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 	}
 }
 
@@ -87,7 +88,7 @@ func bareShell() error { return exec.Command("sh", "-lc", "true").Run() }
 // langbots measures commands through LangBot's protocol.
 func (b *bench) langbots(ctx context.Context) {
 	const what = "box_exec of true"
-	b.withDoor(ctx, what, clients, func(d *door) error {
+	b.withDoor(ctx, clients, func(d *door) error {
 		for i := range clients {
 			if err := d.run(ctx, i, sessionName(i), "true"); err != nil {
 				return err
@@ -97,16 +98,16 @@ func (b *bench) langbots(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		g := goal{fmt.Sprintf("≤ %.0f × bare, ≤ %s", langbotExecTarget, format(langbotReference/6)),
+		g := goal{fmt.Sprintf("≤ %.0f × bare, ≤ %.2f ms", langbotExecTarget, (langbotReference/6).Seconds()*1e3),
 			ratio(one[1], one[0]) <= langbotExecTarget && one[1].p50() <= langbotReference/6}
-		b.table.times(what+" (bare: sh -lc true)", one[1], one[0], g)
+		b.times("langbot.exec", what, one[1], one[0], "sh -lc true", g)
 		many, err := alternate(max(b.n/20, 5),
 			together(func(int) error { return bareShell() }),
 			together(func(i int) error { return d.run(ctx, i, sessionName(i), "true") }))
 		if err != nil {
 			return err
 		}
-		b.rate(fmt.Sprintf("box_execs/s of true, %d sessions", clients), many[1], many[0],
+		b.rate("langbot.rate", fmt.Sprintf("box_execs/s of true, %d sessions", clients), many[1], many[0],
 			goal{fmt.Sprintf("≥ %d/s", langbotRateTarget), perSecond(many[1].p50()) >= langbotRateTarget})
 		return errors.Join(b.langbotCold(ctx, d), b.lines(ctx, d))
 	})
@@ -125,7 +126,7 @@ func (b *bench) langbotCold(ctx context.Context, d *door) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	b.table.times(what, cold[1], cold[0], goal{"≤ 15 ms", cold[1].p50() <= langbotColdTarget})
+	b.times("langbot.new", what, cold[1], cold[0], "sh -lc true", goal{"≤ 15 ms", cold[1].p50() <= langbotColdTarget})
 	return nil
 }
 
@@ -148,8 +149,7 @@ func (b *bench) lines(ctx context.Context, d *door) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	rate := func(d time.Duration) string { return fmt.Sprintf("%.0f MB/s", linesBytes/d.Seconds()/1e6) }
-	b.table.text(row{what: what, p50: rate(s[0].p50()), p90: rate(s[0].p90())},
+	b.rates("langbot.lines", what, report.BytesPerSecond, linesBytes, s[0], nil, "",
 		goal{"≥ 200 MB/s", linesBytes/s[0].p50().Seconds() >= linesTarget})
 	return nil
 }
@@ -188,9 +188,9 @@ func take(r lineRelay, n int) error {
 // manyRelays measures the cost of relays with a line per second each.
 func (b *bench) manyRelays(ctx context.Context) {
 	what := fmt.Sprintf("%d relays, a line a second each", relays)
-	b.withDoor(ctx, what, 1, func(d *door) error {
+	b.withDoor(ctx, 1, func(d *door) error {
 		if _, err := exec.LookPath("bash"); err != nil {
-			b.table.skip(what, "a shell is needed that can wait without another process: "+err.Error())
+			b.skip("langbot.relays", what, "a shell is needed that can wait without another process: "+err.Error())
 			return nil
 		}
 		if err := d.bots[0].Call(ctx, nil, "box_init", object{"limits": object{"max_managed_processes": relays}}, nil); err != nil {
@@ -227,9 +227,9 @@ func (b *bench) manyRelays(ctx context.Context) {
 			return err
 		}
 		share := func(used time.Duration) float64 { return float64(used) / float64(relayWindow) * 100 }
-		b.table.text(row{what: what + ", processor of daemon, launcher and agents", p50: fmt.Sprintf("%.2f %%", share(allAfter-all))},
+		b.value("langbot.relays", what+", processor of daemon, launcher and agents", report.Percent, share(allAfter-all), 0, "",
 			goal{"< 10 %", share(allAfter-all) < relaysTarget})
-		b.table.text(row{what: "… of the daemon", p50: fmt.Sprintf("%.2f %%", share(aloneAfter-alone))}, goal{})
+		b.value("langbot.relays.daemon", "… of the daemon", report.Percent, share(aloneAfter-alone), 0, "", goal{})
 		return nil
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"archive/tar"
@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/images"
@@ -43,7 +44,7 @@ func (b *bench) imageRows(ctx context.Context) {
 	if err := b.withImages(ctx, func(i *imageBench) error {
 		return errors.Join(i.boxes(ctx), i.imports(ctx), i.sharing(ctx))
 	}); err != nil {
-		b.table.fail("images", err)
+		b.fail(b.current, err)
 	}
 }
 
@@ -59,7 +60,7 @@ func (b *bench) withImages(ctx context.Context, measure func(*imageBench) error)
 	}
 	defer func() { err = errors.Join(err, exec.Command("umount", i.dir).Run()) }()
 	i.engine, err = native.Start(ctx, native.Options{
-		InitPath: filepath.Join(b.bin, "boxd-init"), StateDir: filepath.Join(b.scratch, "images"), DataDir: filepath.Join(i.dir, "data"),
+		InitPath: b.init, StateDir: filepath.Join(b.scratch, "images"), DataDir: filepath.Join(i.dir, "data"),
 	})
 	if err != nil {
 		return err
@@ -179,10 +180,10 @@ func (i *imageBench) boxes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.table.times("create a box of image host, to the first exit", s[1], s[0], goal{})
+	i.times("images.create.host", "create a box of image host, to the first exit", s[1], s[0], "", goal{})
 	for k, n := range []int{1, 10} {
 		more := s[k+2].p50() - s[1].p50()
-		i.table.times(fmt.Sprintf("create a box of %d layers, to the first exit", n), s[k+2], s[0], goal{"≤ host + 1 ms", more <= time.Millisecond})
+		i.times(fmt.Sprintf("images.create.%d", n), fmt.Sprintf("create a box of %d layers, to the first exit", n), s[k+2], s[0], "", goal{"≤ host + 1 ms", more <= time.Millisecond})
 	}
 	return nil
 }
@@ -221,9 +222,9 @@ func (i *imageBench) imports(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i.table.times("tar -xzf of an image of 120 MB", s[0], s[0], goal{})
-	i.table.times("tar -xzf of it, and sync", s[1], s[0], goal{})
-	i.table.times("import it", s[2], s[0], goal{"≤ 2 × tar", ratio(s[2], s[0]) <= 2})
+	i.times("images.tar", "tar -xzf of an image of 120 MB", s[0], s[0], "tar -xzf", goal{})
+	i.times("images.tar-sync", "tar -xzf of it, and sync", s[1], s[0], "tar -xzf", goal{})
+	i.times("images.import", "import it", s[2], s[0], "tar -xzf", goal{"≤ 2 × tar", ratio(s[2], s[0]) <= 2})
 
 	if _, err := i.add(ctx, "first", base); err != nil {
 		return err
@@ -236,7 +237,7 @@ func (i *imageBench) imports(ctx context.Context) error {
 		return err
 	}
 	after, err := diskUse(filepath.Join(i.dir, "data"))
-	i.table.text(row{what: "disk that a second tenant of the image costs", p50: mebibytes(after - before)}, goal{"0", after == before})
+	i.value("images.disk", "disk that a second tenant of the image costs", report.Bytes, float64(after-before), 0, "", goal{"0", after == before})
 	return err
 }
 
@@ -323,7 +324,7 @@ func (i *imageBench) sharing(ctx context.Context) (err error) {
 		return err
 	}
 	all, err := pageCache()
-	i.table.text(row{what: fmt.Sprintf("page cache of %d boxes more that read %d MiB of one image", sharingBoxes-1, cachedBytes>>20), p50: mebibytes(all - first)},
+	i.value("images.cache", fmt.Sprintf("page cache of %d boxes more that read %d MiB of one image", sharingBoxes-1, cachedBytes>>20), report.Bytes, float64(all-first), 0, "",
 		goal{fmt.Sprintf("≤ %d MiB", cachedBytes>>20), all-first <= cachedBytes})
 	return err
 }

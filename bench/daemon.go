@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/test/daemon"
 )
 
-const daemonExecTarget = 2.5 // times bare
+const daemonExecTarget = 1.6 // times bare
 
 // served is a daemon and its client.
 type served struct {
@@ -32,7 +33,7 @@ func (b *bench) serve(args ...string) (*served, error) {
 		return nil, err
 	}
 	d, err := daemon.Start(daemon.Config{
-		Boxd: filepath.Join(b.bin, "boxd"), Init: filepath.Join(b.bin, "boxd-init"), Dir: dir, Runtime: filepath.Join(b.scratch, filepath.Base(dir)),
+		Boxd: b.boxd, Init: b.init, Dir: dir, Runtime: filepath.Join(b.scratch, filepath.Base(dir)),
 		Args: append([]string{"--stop-sessions"}, args...),
 	})
 	if err != nil {
@@ -48,13 +49,13 @@ func (s *served) end() error {
 }
 
 // withDaemon measures with a new daemon.
-func (b *bench) withDaemon(what string, measure func(*served) error) {
+func (b *bench) withDaemon(measure func(*served) error) {
 	s, err := b.serve()
 	if err == nil {
 		err = errors.Join(measure(s), s.end())
 	}
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 	}
 }
 
@@ -77,7 +78,7 @@ func (s *served) exec(ctx context.Context, session string) error {
 // daemonExec measures commands through the daemon's Unix socket.
 func (b *bench) daemonExec(ctx context.Context) {
 	const what = "exec over the daemon's socket"
-	b.withDaemon(what, func(s *served) error {
+	b.withDaemon(func(s *served) error {
 		for i := range clients {
 			if err := s.ensure(ctx, sessionName(i)); err != nil {
 				return err
@@ -88,7 +89,7 @@ func (b *bench) daemonExec(ctx context.Context) {
 			return err
 		}
 		g := goal{fmt.Sprintf("≤ %.1f × bare", daemonExecTarget), ratio(one[1], one[0]) <= daemonExecTarget}
-		b.table.times(what, one[1], one[0], g)
+		b.times("exec.daemon", what, one[1], one[0], "", g)
 		many, err := alternate(max(b.n/20, 5),
 			together(func(int) error { return bare() }),
 			together(func(int) error { return s.exec(ctx, sessionName(0)) }),
@@ -97,8 +98,8 @@ func (b *bench) daemonExec(ctx context.Context) {
 			return err
 		}
 		label := fmt.Sprintf("execs/s over the daemon's socket, %d clients", clients)
-		b.rate(label+", one session", many[1], many[0], rateGoal(many[1]))
-		b.rate(fmt.Sprintf("%s, %d sessions", label, clients), many[2], many[0], rateGoal(many[2]))
+		b.rate("rate.daemon4", label+", one session", many[1], many[0], rateGoal(many[1], daemonRateTarget))
+		b.rate("rate.daemon4-sessions", fmt.Sprintf("%s, %d sessions", label, clients), many[2], many[0], rateGoal(many[2], daemonRateTarget))
 		return nil
 	})
 }
@@ -109,7 +110,8 @@ func sessionName(i int) string { return fmt.Sprintf("bench-%d", i) }
 const (
 	crowd      = 1000
 	rush       = 100
-	crowdRSS   = 150 << 20
+	crowdRSS   = 60 << 20
+	crowdTime  = 5 * time.Second  // for creating them all
 	idleWindow = 20 * time.Second // in which the processor time of an idle daemon is measured
 	statusGoal = 5 * time.Millisecond
 	rushTarget = 2.0 // times the same exec without the rush
@@ -118,17 +120,18 @@ const (
 // crowded measures a daemon with many sessions.
 func (b *bench) crowded(ctx context.Context) {
 	what := fmt.Sprintf("%d idle sessions", crowd)
-	b.withDaemon(what, func(s *served) error {
+	b.withDaemon(func(s *served) error {
 		began := time.Now()
 		if err := atOnce(crowd, 8, func(i int) error { return s.ensure(ctx, sessionName(i)) }); err != nil {
 			return err
 		}
-		b.table.text(row{what: what + ", creating all", p50: fmt.Sprintf("%.2f s", time.Since(began).Seconds())}, goal{"no error", true})
+		took := time.Since(began)
+		b.times("crowd.create", what+", creating all", series{took}, nil, "", goal{"≤ 5 s", took <= crowdTime})
 		rss, err := residentSet(s.PID())
 		if err != nil {
 			return err
 		}
-		b.table.text(row{what: what + ", RSS of the daemon", p50: mebibytes(rss)}, goal{"≤ 150 MiB", rss <= crowdRSS})
+		b.value("crowd.memory", what+", RSS of the daemon", report.Bytes, float64(rss), 0, "", goal{"≤ 60 MiB", rss <= crowdRSS})
 		if err := b.idleTime(what, s); err != nil {
 			return err
 		}
@@ -136,7 +139,7 @@ func (b *bench) crowded(ctx context.Context) {
 		if err != nil {
 			return err
 		}
-		b.table.times("status with "+what, status[0], nil, goal{"≤ 5 ms", status[0].p50() <= statusGoal})
+		b.times("crowd.status", "status with "+what, status[0], nil, "", goal{"≤ 5 ms", status[0].p50() <= statusGoal})
 		return nil
 	})
 }
@@ -154,14 +157,14 @@ func (b *bench) idleTime(what string, s *served) error {
 		return err
 	}
 	share := float64(after-before) / float64(idleWindow) * 100
-	b.table.text(row{what: what + ", processor of the daemon", p50: fmt.Sprintf("%.2f %%", share)}, goal{"≤ 0.1 %", share <= 0.1})
+	b.value("crowd.idle", what+", processor of the daemon", report.Percent, share, 0, "", goal{"≤ 0.1 %", share <= 0.1})
 	return nil
 }
 
 // rushed measures an exec in one session while many others are created.
 func (b *bench) rushed(ctx context.Context) {
 	what := fmt.Sprintf("exec while %d sessions are created at once", rush)
-	b.withDaemon(what, func(s *served) error {
+	b.withDaemon(func(s *served) error {
 		if err := s.ensure(ctx, "calm"); err != nil {
 			return err
 		}
@@ -182,7 +185,7 @@ func (b *bench) rushed(ctx context.Context) {
 					return err
 				}
 				g := goal{fmt.Sprintf("≤ %.0f × without", rushTarget), ratio(busy, quiet[0]) <= rushTarget}
-				b.table.times(fmt.Sprintf("%s (%d samples; bare: without)", what, len(busy)), busy, quiet[0], g)
+				b.times("rush.exec", what, busy, quiet[0], "without the rush", g)
 				return nil
 			default:
 			}

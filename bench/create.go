@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -32,15 +32,18 @@ func (b *bench) coldCreate(ctx context.Context) {
 	}
 	s, err := alternate(max(b.n/4, 5), timed(bare), cycle)
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail("create", err)
 		return
 	}
-	target := b.host.createTarget()
-	b.table.times(what, s[1], s[0], goal{
+	const target = 8
+	b.times("create.cold", what, s[1], s[0], "", goal{
 		fmt.Sprintf("≤ %d ms", target), s[1].p50() <= time.Duration(target)*time.Millisecond,
 	})
-	b.table.times("create a box, alone", made[len(made)-len(s[1]):], s[0], goal{})
-	b.table.times("remove a box", removed[len(removed)-len(s[1]):], s[0], goal{})
+	b.times("create.alone", "create a box, alone", made[len(made)-len(s[1]):], s[0], "", goal{})
+	b.times("create.remove", "remove a box", removed[len(removed)-len(s[1]):], s[0], "", goal{})
+	if err := b.birth(ctx); err != nil {
+		b.fail("create.steps", err)
+	}
 }
 
 // liveMount measures attaching mounts to a running box and detaching them.
@@ -49,12 +52,12 @@ func (b *bench) liveMount(ctx context.Context) {
 	source := filepath.Join(b.mountDir(), "source")
 	defer os.RemoveAll(filepath.Dir(source))
 	if err := os.MkdirAll(source, 0o755); err != nil {
-		b.table.fail(what, err)
+		b.fail("create", err)
 		return
 	}
 	box, err := b.engine.Create(ctx, b.spec())
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail("create", err)
 		return
 	}
 	defer box.Remove(ctx)
@@ -62,20 +65,20 @@ func (b *bench) liveMount(ctx context.Context) {
 	attach := func() error { return box.Update(ctx, engine.Change{Attach: []engine.Mount{m}}) }
 	detach := func() error { return box.Update(ctx, engine.Change{Detach: []string{m.Target}}) }
 	if err := attach(); err != nil {
-		b.table.skip(what, "not here: "+err.Error())
+		b.skip("mount.attach", what, "not here: "+err.Error())
 		return
 	}
 	if err := detach(); err != nil {
-		b.table.fail(what, err)
+		b.fail("create", err)
 		return
 	}
 	s, err := alternate(b.n/2, timed(bare), timed(attach), timed(detach))
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail("create", err)
 		return
 	}
-	b.table.times(what, s[1], s[0], goal{})
-	b.table.times("detach a mount from a running box", s[2], s[0], goal{})
+	b.times("mount.attach", what, s[1], s[0], "", goal{})
+	b.times("mount.detach", "detach a mount from a running box", s[2], s[0], "", goal{})
 }
 
 // mountDir is outside of /run and the other trees that are never mounted.

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bufio"
@@ -11,13 +11,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/boxd/boxd/bench/report"
 )
 
 const (
-	idleBoxes     = 50
-	manyBoxes     = 500
-	parallelBoxes = 100
-	memoryTarget  = 2 << 20 // bytes per idle box
+	idleBoxes      = 50
+	manyBoxes      = 500
+	parallelBoxes  = 100
+	parallelTarget = 500 * time.Millisecond
+	memoryTarget   = 1 << 20 // bytes per idle box
 )
 
 // idleMemory measures the memory of a box that has run one command and is idle.
@@ -25,14 +28,14 @@ func (b *bench) idleMemory(ctx context.Context) {
 	const what = "private memory of an idle box"
 	use, _, err := b.idle(ctx, idleBoxes)
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 		return
 	}
-	g := goal{"≤ 2 MiB", use.total() <= memoryTarget}
-	b.table.text(row{what: fmt.Sprintf("%s, of %d", what, idleBoxes), p50: mebibytes(use.total())}, g)
-	b.table.text(row{what: "… its agent", p50: mebibytes(use.agent)}, goal{})
-	b.table.text(row{what: "… growth of the launcher", p50: mebibytes(use.launcher)}, goal{})
-	b.table.text(row{what: "… growth of the caller", p50: mebibytes(use.caller)}, goal{})
+	g := goal{"≤ 1 MiB", use.total() <= memoryTarget}
+	b.value("memory.idle", fmt.Sprintf("%s, of %d", what, idleBoxes), report.Bytes, float64(use.total()), 0, "", g)
+	b.value("memory.idle.agent", "… its agent", report.Bytes, float64(use.agent), 0, "", goal{})
+	b.value("memory.idle.launcher", "… growth of the launcher", report.Bytes, float64(use.launcher), 0, "", goal{})
+	b.value("memory.idle.caller", "… growth of the caller", report.Bytes, float64(use.caller), 0, "", goal{})
 }
 
 // manyIdle measures many boxes at once.
@@ -40,12 +43,12 @@ func (b *bench) manyIdle(ctx context.Context) {
 	what := fmt.Sprintf("%d idle boxes at once", manyBoxes)
 	use, took, err := b.idle(ctx, manyBoxes)
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 		return
 	}
-	b.table.text(row{what: what + ", creating all", p50: fmt.Sprintf("%.2f s", took.Seconds())}, goal{"no error", true})
-	b.table.text(row{what: what + ", private memory of each", p50: mebibytes(use.total())}, goal{"≤ 2 MiB", use.total() <= memoryTarget})
-	b.table.text(row{what: what + ", loss of MemAvailable for each", p50: mebibytes(use.system)}, goal{})
+	b.times("idle.create", what+", creating all", series{took}, nil, "", goal{"no error", true})
+	b.value("idle.memory", what+", private memory of each", report.Bytes, float64(use.total()), 0, "", goal{"≤ 1 MiB", use.total() <= memoryTarget})
+	b.value("idle.system", what+", loss of MemAvailable for each", report.Bytes, float64(use.system), 0, "", goal{})
 }
 
 // manyParallel creates boxes as fast as possible.
@@ -58,11 +61,11 @@ func (b *bench) manyParallel(ctx context.Context) {
 	removeAll(ctx, boxes)
 	gone := time.Since(begin)
 	if err != nil {
-		b.table.fail(fmt.Sprintf("%s, %d made", what, len(boxes)), err)
+		b.fail("create.parallel", fmt.Errorf("%d made: %w", len(boxes), err))
 		return
 	}
-	b.table.text(row{what: what, p50: fmt.Sprintf("%.2f s", took.Seconds())}, goal{"no error", true})
-	b.table.text(row{what: what + ", removing them one by one", p50: fmt.Sprintf("%.2f s", gone.Seconds())}, goal{})
+	b.times("create.parallel", what, series{took}, nil, "", goal{"≤ 0.5 s", took <= parallelTarget})
+	b.times("create.parallel.remove", what+", removing them one by one", series{gone}, nil, "", goal{})
 }
 
 // use is the memory of a box in bytes.
@@ -172,5 +175,3 @@ func children(pid int) []int {
 	}
 	return list
 }
-
-func mebibytes(n int64) string { return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20)) }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bufio"
@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -61,7 +62,6 @@ type netBench struct {
 
 // network measures what a network costs, against the same connection without a box.
 func (b *bench) network(ctx context.Context) {
-	const what = "network"
 	// Both processes have two of each connection. Boxes get half of the daemon's; an eighth of these is for connections
 	// that have asked for nothing yet, and a quarter of the others for boxes with few.
 	most := min(openMany, int(files(7*openMany)-1000)/2)
@@ -72,12 +72,12 @@ func (b *bench) network(ctx context.Context) {
 		s, err = b.serve("--config", file)
 	}
 	if err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 		return
 	}
 	n := &netBench{bench: b, served: s, most: most}
 	if err := errors.Join(n.measure(ctx), s.end()); err != nil {
-		b.table.fail(what, err)
+		b.fail(b.current, err)
 	}
 }
 
@@ -143,8 +143,8 @@ func (n *netBench) sessions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.table.times("create a session without a network, to the first exit", s[0], nil, goal{})
-	n.table.times("create a session with a network, to the first exit (bare: without)", s[1], s[0], goal{})
+	n.times("network.create.none", "create a session without a network, to the first exit", s[0], nil, "", goal{})
+	n.times("network.create", "create a session with a network, to the first exit", s[1], s[0], "without a network", goal{})
 	if err := errors.Join(n.ensure(ctx, "without"), n.networked(ctx, "with")); err != nil {
 		return err
 	}
@@ -152,19 +152,18 @@ func (n *netBench) sessions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.table.times("exec in a session with a network (bare: without)", s[1], s[0], goal{})
+	n.times("network.exec", "exec in a session with a network", s[1], s[0], "without a network", goal{})
 	return nil
 }
 
 // above adds a row of durations whose goal is a distance to direct.
-func (n *netBench) above(what string, s, direct series, most time.Duration) {
-	n.table.times(what, s, direct, goal{fmt.Sprintf("≤ %.1f ms above", most.Seconds()*1e3), s.p50()-direct.p50() <= most})
+func (n *netBench) above(name, what string, s, direct series, most time.Duration) {
+	n.times(name, what, s, direct, "a direct connection", goal{fmt.Sprintf("≤ %.1f ms above", most.Seconds()*1e3), s.p50()-direct.p50() <= most})
 }
 
 // bulkRow adds a row of samples that moved bulkBytes each.
-func (n *netBench) bulkRow(what string, s, direct series) {
-	rate := func(d time.Duration) string { return fmt.Sprintf("%.2f GB/s", bulkBytes/d.Seconds()/1e9) }
-	n.table.text(row{what: what, p50: rate(s.p50()), p90: rate(s.p90()), bare: rate(direct.p50()), ratio: fmt.Sprintf("%.2f", 1/ratio(s, direct))},
+func (n *netBench) bulkRow(name, what string, s, direct series) {
+	n.rates(name, what, report.BytesPerSecond, bulkBytes, s, direct, "a direct connection",
 		goal{"≥ 1 GB/s", bulkBytes/s.p50().Seconds() >= bulkTarget})
 }
 
@@ -284,7 +283,7 @@ func (n *netBench) proxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.above("proxy, CONNECT to the first byte (bare: direct)", s[1], s[0], proxyTarget)
+	n.above("network.connect", "proxy, CONNECT to the first byte", s[1], s[0], proxyTarget)
 	one, err := direct()
 	if err != nil {
 		return err
@@ -299,7 +298,7 @@ func (n *netBench) proxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.table.times("proxy, round trip of a byte on an open connection (bare: direct)", s[1], s[0], goal{})
+	n.times("network.echo", "proxy, round trip of a byte on an open connection", s[1], s[0], "a direct connection", goal{})
 	// A flood fills the buffers and waits while the other is measured.
 	if err := errors.Join(ask(one, 'f'), ask(two, 'f')); err != nil {
 		return err
@@ -307,7 +306,7 @@ func (n *netBench) proxy(ctx context.Context) error {
 	if s, err = alternate(max(n.n/100, 4), drain(one), drain(two)); err != nil {
 		return err
 	}
-	n.bulkRow("proxy, bulk over CONNECT (bare: direct)", s[1], s[0])
+	n.bulkRow("network.bulk", "proxy, bulk over CONNECT", s[1], s[0])
 	return nil
 }
 
@@ -362,7 +361,7 @@ func (n *netBench) proxyRequests(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.rate(fmt.Sprintf("proxy, plain HTTP requests/s, %d clients (bare: direct)", clients), s[1], s[0], goal{})
+	n.rate("network.requests", fmt.Sprintf("proxy, plain HTTP requests/s, %d clients", clients), s[1], s[0], goal{})
 	return nil
 }
 
@@ -401,7 +400,7 @@ func (n *netBench) preview(context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.above("preview, request (bare: direct)", s[1], s[0], previewTarget)
+	n.above("preview.request", "preview, request", s[1], s[0], previewTarget)
 	download := func(c *http.Client, url string) sample {
 		return func() (time.Duration, error) {
 			resp, err := c.Get(url)
@@ -415,7 +414,7 @@ func (n *netBench) preview(context.Context) error {
 	if s, err = alternate(max(n.n/100, 4), download(direct, "http://direct/bulk"), download(through, base+"bulk")); err != nil {
 		return err
 	}
-	n.bulkRow("preview, bulk (bare: direct)", s[1], s[0])
+	n.bulkRow("preview.bulk", "preview, bulk", s[1], s[0])
 	return nil
 }
 
@@ -426,7 +425,7 @@ func (n *netBench) forward(ctx context.Context) (err error) {
 		return err
 	}
 	defer server(l, echoOrFlood)()
-	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "boxd"), "forward", "net", fmt.Sprintf("0:%d", boxPort))
+	cmd := exec.CommandContext(ctx, n.boxd, "forward", "net", fmt.Sprintf("0:%d", boxPort))
 	cmd.Env = append(os.Environ(), "BOXD_SOCKET="+n.Socket())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -459,14 +458,14 @@ func (n *netBench) forward(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	n.table.times("boxd forward, round trip of a byte (bare: direct)", s[1], s[0], goal{})
+	n.times("forward.echo", "boxd forward, round trip of a byte", s[1], s[0], "a direct connection", goal{})
 	if err := errors.Join(ask(direct, 'f'), ask(through, 'f')); err != nil {
 		return err
 	}
 	if s, err = alternate(max(n.n/100, 4), drain(direct), drain(through)); err != nil {
 		return err
 	}
-	n.bulkRow("boxd forward, bulk (bare: direct)", s[1], s[0])
+	n.bulkRow("forward.bulk", "boxd forward, bulk", s[1], s[0])
 	return nil
 }
 
@@ -532,8 +531,8 @@ func (n *netBench) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("%d open connections of %d boxes, RSS of the daemon (bare: before)", len(held), openBoxes)
-	n.table.text(row{what: what, p50: mebibytes(rss), bare: mebibytes(before)}, goal{"≤ 100 MiB", rss <= openTarget})
+	what := fmt.Sprintf("%d open connections of %d boxes, RSS of the daemon", len(held), openBoxes)
+	n.value("network.memory", what, report.Bytes, float64(rss), float64(before), "before", goal{"≤ 100 MiB", rss <= openTarget})
 	return nil
 }
 
@@ -557,8 +556,8 @@ func (n *netBench) off(ctx context.Context) error {
 		answered, known = append(answered, took), append(known, end)
 	}
 	what := fmt.Sprintf("network off with %d open connections", open)
-	n.table.times(what+", to the answer", answered, nil, goal{"≤ 100 ms", answered.p50() <= offTarget})
-	n.table.times(what+", until all clients know", known, nil, goal{})
+	n.times("network.off", what+", to the answer", answered, nil, "", goal{"≤ 100 ms", answered.p50() <= offTarget})
+	n.times("network.off.known", what+", until all clients know", known, nil, "", goal{})
 	return nil
 }
 

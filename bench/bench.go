@@ -1,95 +1,115 @@
-// Command bench measures what boxes cost and prints one table: see
-// docs/benchmarks.md for what each row means.
+// Package bench measures what boxes cost, for "boxd bench": see docs/benchmarks.md for what each row
+// means.
 //
 // Every time is paired: samples of the bare operation (fork+exec on the host) and of the
 // candidates alternate, so that the noise of the machine affects both alike, and the ratio
-// is that of the two medians. Times are never tests: a missed target does not change the
-// exit status, but a row that could not be measured does.
-package main
+// is that of the two medians. Times are never tests: a missed target is no error, but a row
+// that could not be measured is one.
+package bench
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"golang.org/x/sys/unix"
 )
 
+// Options say what to measure, and with what.
+type Options struct {
+	Samples  int      // of a short row; longer ones take fewer. At least 10
+	Only     []string // names of sections; empty is all that take seconds
+	Full     bool     // also the sections that need hundreds of boxes
+	Degraded bool     // go on where this host cannot enforce the default limits
+	Boxd     string   // path of boxd
+	Init     string   // path of boxd-init
+	Self     string   // path of a program that calls Inside when its first argument is "inside"; static
+	Runtimes native.Runtimes
+	// Progress is called before each section with its name, number from 1, and how many there are.
+	// nil: nobody wants to know.
+	Progress func(section string, n, of int)
+}
+
 // bench is one run.
 type bench struct {
-	n        int  // samples of a short row; longer ones take fewer
-	full     bool // also the rows that need many boxes
+	n        int
 	degraded bool
-	only     string // names of sections, separated by commas; empty is all
-	bin      string // directory of boxd and boxd-init
+	boxd     string
+	init     string
+	self     string
 	scratch  string // directory for state, bundles and mount sources
 	runtimes native.Runtimes
-	host     host
 	engine   *native.Engine
-	table    table
+	current  string // the section
+	report   *report.Report
 }
 
-func main() {
-	var b bench
-	self, err := os.Executable()
-	flag.IntVar(&b.n, "n", 400, "samples of a short row; longer rows take a fraction")
-	flag.BoolVar(&b.full, "full", false, "also 500 idle boxes at once, and 100 boxes created in parallel")
-	flag.BoolVar(&b.degraded, "allow-degraded", false, "go on where this host cannot enforce the default limits")
-	flag.StringVar(&b.only, "only", "", "measure these `SECTIONS` alone: "+strings.Join(sectionNames(), ","))
-	flag.StringVar(&b.bin, "bin", filepath.Dir(self), "`DIR` of boxd and boxd-init")
-	flag.StringVar(&b.runtimes.ContainerdAddress, "containerd", "", "measure the containerd at this `SOCKET` instead of the host's")
-	flag.Parse()
-	if err == nil {
-		err = b.run(context.Background())
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
-		os.Exit(1)
-	}
-}
+// ErrInterrupted: the context of Run ended.
+var ErrInterrupted = errors.New("interrupted")
 
-func (b *bench) run(ctx context.Context) (err error) {
-	if b.n < 10 {
-		return fmt.Errorf("-n %d: must be at least 10", b.n)
+// Run measures. Its report has the rows that could be measured even if it returns an error.
+// Everything that it makes on the host is removed again, also if ctx is cancelled.
+func Run(ctx context.Context, o Options) (r *report.Report, err error) {
+	b := bench{n: o.Samples, degraded: o.Degraded, boxd: o.Boxd, init: o.Init, self: o.Self, runtimes: o.Runtimes, report: &report.Report{Format: report.Format}}
+	if o.Samples < 10 {
+		return nil, &engine.FieldError{Field: "--samples", Value: strconv.Itoa(o.Samples), Rule: "must be at least 10"}
 	}
-	for name := range strings.SplitSeq(b.only, ",") {
-		if b.only != "" && !slices.Contains(sectionNames(), name) {
-			return fmt.Errorf("-only %q: must be one of %s", name, strings.Join(sectionNames(), ", "))
+	for _, name := range o.Only {
+		if !slices.Contains(Sections(), name) {
+			return nil, &engine.FieldError{Field: "--only", Value: name, Rule: "must be one of " + strings.Join(Sections(), ", ")}
 		}
 	}
-	if b.host, err = examine(); err != nil {
-		return err
+	var todo []section
+	for _, s := range sections {
+		if len(o.Only) == 0 && (o.Full || !s.full) || slices.Contains(o.Only, s.name) {
+			todo = append(todo, s)
+		}
+	}
+	began := time.Now()
+	b.report.Began = began.Format(time.RFC3339)
+	watch, err := b.examine(ctx)
+	if err != nil {
+		return nil, err
 	}
 	// It is below /run like boxd's own state. PID 1 of a box must be able to reach it.
 	if b.scratch, err = os.MkdirTemp("/run", "boxd-bench-"); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.scratch)) }()
 	if err := os.Chmod(b.scratch, 0o711); err != nil {
-		return err
+		return nil, err
 	}
 	unmount, err := onTmpfs(b.scratch)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(unmount(), err) }()
-	for _, s := range sections {
-		if !b.wants(s) {
-			continue
+	for i, s := range todo {
+		if o.Progress != nil {
+			o.Progress(s.name, i+1, len(todo))
 		}
-		if err := b.section(ctx, s.measure); err != nil {
-			return err
+		err := b.section(ctx, s)
+		if ctx.Err() != nil {
+			if errors.Is(err, context.Canceled) {
+				err = nil
+			}
+			return b.report, errors.Join(ErrInterrupted, err)
+		}
+		if err != nil {
+			return b.report, err
 		}
 	}
-	b.table.print(os.Stdout, b.host.String())
-	return b.table.err
+	b.report.Seconds = time.Since(began).Seconds()
+	return b.report, errors.Join(watch.end(b.report), b.report.Err())
 }
 
 // onTmpfs makes sure that dir is on a tmpfs, as docs/config.md recommends. With systemd,
@@ -111,7 +131,7 @@ func onTmpfs(dir string) (undo func() error, err error) {
 // section is a group of rows that are measured together.
 type section struct {
 	name    string
-	full    bool // only with -full, or by name
+	full    bool // only with Options.Full, or by name
 	measure func(*bench, context.Context)
 }
 
@@ -121,6 +141,9 @@ var sections = []section{
 	{"create", false, (*bench).coldCreate},
 	{"mount", false, (*bench).liveMount},
 	{"process", false, (*bench).processes},
+	{"knob", false, (*bench).knobs},
+	{"inside", false, (*bench).insides},
+	{"scale", false, (*bench).scale},
 	{"engines", false, (*bench).engines},
 	{"memory", false, (*bench).idleMemory},
 	{"images", false, (*bench).imageRows},
@@ -135,32 +158,23 @@ var sections = []section{
 	{"relays", true, (*bench).manyRelays},
 }
 
-func sectionNames() (names []string) {
+// Sections lists the names of all sections.
+func Sections() (names []string) {
 	for _, s := range sections {
 		names = append(names, s.name)
 	}
 	return names
 }
 
-func (b *bench) wants(s section) bool {
-	if b.only == "" {
-		return b.full || !s.full
-	}
-	return slices.Contains(strings.Split(b.only, ","), s.name)
-}
-
 // section measures with a new launcher.
-func (b *bench) section(ctx context.Context, measure func(*bench, context.Context)) (err error) {
-	b.engine, err = native.Start(ctx, native.Options{
-		InitPath: filepath.Join(b.bin, "boxd-init"),
-		StateDir: b.stateDir(),
-		Runtimes: b.runtimes,
-	})
+func (b *bench) section(ctx context.Context, s section) (err error) {
+	b.current = s.name
+	b.engine, err = native.Start(ctx, native.Options{InitPath: b.init, StateDir: b.stateDir(), Runtimes: b.runtimes})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.engine.Close()) }()
-	measure(b, ctx)
+	s.measure(b, ctx)
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/relay"
 )
@@ -25,8 +26,7 @@ var source = []string{"cat", "/dev/zero"}
 
 // streams measures the relay of a managed process.
 func (b *bench) streams(ctx context.Context) {
-	const what = "relay"
-	b.withDaemon(what, func(s *served) error {
+	b.withDaemon(func(s *served) error {
 		if err := s.ensure(ctx, "stream"); err != nil {
 			return err
 		}
@@ -61,12 +61,8 @@ func (b *bench) bulk(ctx context.Context, s *served) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	rate := func(d time.Duration) string { return fmt.Sprintf("%.2f GB/s", bulkBytes/d.Seconds()/1e9) }
 	bare, relayed := samples[0], samples[1]
-	b.table.text(row{
-		what: what + " (bare: a pipe)", p50: rate(relayed.p50()), p90: rate(relayed.p90()),
-		bare: rate(bare.p50()), ratio: fmt.Sprintf("%.2f", 1/ratio(relayed, bare)),
-	}, goal{"≥ 1 GB/s", bulkBytes/relayed.p50().Seconds() >= bulkTarget})
+	b.rates("relay.bulk", what, report.BytesPerSecond, bulkBytes, relayed, bare, "a pipe", goal{"≥ 1 GB/s", bulkBytes/relayed.p50().Seconds() >= bulkTarget})
 	return nil
 }
 
@@ -118,7 +114,7 @@ func (b *bench) echo(ctx context.Context, s *served) error {
 	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	b.table.times(what+" (bare: two pipes)", samples[1], samples[0], goal{"≤ 0.2 ms", samples[1].p50() <= echoTarget})
+	b.times("relay.echo", what, samples[1], samples[0], "two pipes", goal{"≤ 0.2 ms", samples[1].p50() <= echoTarget})
 	return nil
 }
 
