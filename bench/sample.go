@@ -18,7 +18,6 @@ func (s series) quantile(q float64) time.Duration {
 }
 
 func (s series) p50() time.Duration { return s.quantile(0.5) }
-func (s series) p90() time.Duration { return s.quantile(0.9) }
 
 // sample takes one figure.
 type sample func() (time.Duration, error)

@@ -17,7 +17,6 @@ type Change struct {
 	Sure    bool    // the interval excludes 1
 	Worse   bool    // a regression: sure, and beyond the threshold
 	Trouble string  // why the row cannot be compared; the other fields are zero then
-	gone    bool
 	unit    Unit
 }
 
