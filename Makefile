@@ -6,8 +6,8 @@ BIN     ?= bin
 GO      := $(or $(shell .ci/find-go 2>/dev/null),.ci/find-go)
 export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
 
-# boxd is pure Go. boxd-init links libcontainer's C stage, statically: it runs from a
-# sealed memory file, where no library can be found.
+# boxd is pure Go. boxd-init, which has libcontainer's C stage, and the programs of boxes are linked
+# statically: they run from sealed memory files, where no library can be found.
 TAGS    := netgo,osusergo
 # Tests compare our seccomp policy with libseccomp, which neither program links.
 TESTTAGS := $(TAGS),libseccomp
@@ -18,6 +18,9 @@ VERSION  = $(eval VERSION := $$(shell git describe --always --dirty --tags 2>/de
 STAMP    = -X github.com/boxd/boxd/internal/version.Version=$(VERSION)
 LDFLAGS_boxd      = -s -w $(STAMP) $(WITHENGINE)
 LDFLAGS_boxd-init = -s -w $(STAMP) $(WITHENGINE) -extldflags "-static"
+
+# Programs that no user starts, beside each other in one directory.
+PRIVATE = boxd-init boxd-agent boxd-unpacker
 
 # For tests: the engine of boxes that name none, other than "native". The programs must not be installed.
 #   make test-root BIN=/tmp/oci ENGINE=oci PKGS=./test/native
@@ -61,7 +64,7 @@ help:
 	@echo 'make test        install what is missing and run all tests that this machine can run'
 	@echo
 	@echo 'make setup       install what is missing from the distribution'
-	@echo 'make build       build bin/boxd and bin/boxd-init'
+	@echo 'make build       build bin/boxd and, beside it, $(PRIVATE)'
 	@echo 'make build-containerd  build bin/boxd-containerd, for boxes that containerd builds'
 	@echo 'make test-unit   the tests that need no privilege, with the race detector'
 	@echo 'make test-root   the privileged tests, on this machine'
@@ -88,9 +91,8 @@ setup-run:
 build:
 	@mkdir -p "$(BIN)"
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.boxd.new" ./cmd/boxd
-	CGO_ENABLED=1 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.boxd-init.new" ./cmd/boxd-init
-	@mv -f "$(BIN)/.boxd.new" "$(BIN)/boxd"
-	@mv -f "$(BIN)/.boxd-init.new" "$(BIN)/boxd-init"
+	$(foreach p,$(PRIVATE),CGO_ENABLED=1 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.$(p).new" ./cmd/$(p) &&) true
+	@for p in boxd $(PRIVATE); do mv -f "$(BIN)/.$$p.new" "$(BIN)/$$p" || exit 1; done
 
 # A module of its own: the client of containerd brings some forty others, which neither boxd nor
 # programs that embed it need.
@@ -204,9 +206,7 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 .PHONY: install
 install: build build-containerd build-bench
 	install -D -m 0755 "$(BIN)/boxd" "$(DESTDIR)$(PREFIX)/bin/boxd"
-	install -D -m 0755 "$(BIN)/boxd-init" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-init"
-	install -D -m 0755 "$(BIN)/boxd-containerd" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-containerd"
-	install -D -m 0755 "$(BIN)/boxd-bench" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-bench"
+	install -D -m 0755 -t "$(DESTDIR)$(PREFIX)/libexec/boxd" $(PRIVATE:%="$(BIN)/%") "$(BIN)/boxd-containerd" "$(BIN)/boxd-bench"
 	install -D -m 0644 -t "$(DESTDIR)$(UNITDIR)" packaging/systemd/*
 	@sed -i '/^ExecStart=/s,/usr/\(bin\|libexec\)/,$(PREFIX)/\1/,g' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
 	@rm -rf "$(BIN)/share"

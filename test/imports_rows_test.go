@@ -27,6 +27,7 @@ var rows = []row{
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/glob", nil, "compares paths with patterns as text, and opens nothing"},
+	{"internal/smallmem", nil, "one C constructor, for programs that have nothing else in common"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 	{"internal/diskroom", []string{"internal/linux"}, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other; internal/linux has fallocate(2)"},
 
@@ -41,7 +42,7 @@ var rows = []row{
 	{"rootfs", []string{"internal/linux", "mounts"}, "image layers come in as values, so a root can be built without an image store"},
 
 	{"agent/wire", []string{"internal/linux"}, "both sides of a trust boundary read this protocol: it must stay small enough to review"},
-	{"agent", []string{"internal/linux", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
+	{"agent", []string{"internal/linux", "internal/smallmem", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
 
 	{"agent/unpack/proto", nil, "both halves of unpacking read this: it must stay small enough to review"},
 	{"agent/unpack", []string{"internal/linux", "agent/unpack/proto"}, "reads hostile archives in a box: what is not linked into it cannot be misused by them"},
@@ -50,10 +51,13 @@ var rows = []row{
 	{"agent/dial", nil, "runs in a box as its user, like agent/files"},
 	{"agent/files", []string{"internal/glob", "internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
+	{"agent/role", []string{"agent", "agent/dial", "agent/files"}, "wires the programs that run in boxes, it decides nothing"},
+
 	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
 	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
 	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/native/programs", []string{"internal/linux"}, "client, keeper and launcher hand programs to one another in the same way, and the launcher may not import the client"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"internal/boxtest", []string{"engine", "engine/spec", "internal/testutil"}, "helpers of tests that run commands in boxes, of any engine"},
 	{"engine/conformance", []string{"engine", "engine/spec", "internal/boxtest", "internal/testutil"}, "what every engine promises: it must not depend on one of them"},
@@ -63,9 +67,9 @@ var rows = []row{
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/oci", nil, "an OCI runtime's bundle and command line: what a box is made of comes in as values"},
-	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
+	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/programs", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "internal/smallmem", "engine", "engine/spec", "engine/native/programs", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
 		"agent", "agent/wire", "cgroups", "layers", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
@@ -138,7 +142,9 @@ var rows = []row{
 	{"cmd/boxd-bench", []string{"bench", "bench/plan", "bench/report", "bench/workload", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native", "images", "images/install"}, "an entry point wires, it decides nothing"},
-	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/dial", "agent/files", "agent/unpack"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-agent", []string{"agent/role"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-unpacker", []string{"agent/role", "agent/unpack"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-init", []string{"engine/native/launcher"}, "an entry point wires, it decides nothing"},
 	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", []string{"engine"}, "looks at the packages from outside, and compares documents with the tables of engine"},
@@ -215,5 +221,12 @@ var never = []struct{ pkg, dep, why string }{
 	{"cmd/boxd-init", "github.com/seccomp/libseccomp-golang", "the agent installs a program of our own: building boxd needs no C library but the system's"},
 	{"cmd/boxd-init", "net/http", "the launcher stays small: it has root"},
 	{"cmd/boxd-init", "github.com/spf13/cobra", "the launcher stays small: it has root"},
+	{"cmd/boxd-init", "github.com/klauspost/compress", "it is executed twice for each box, and nothing of it unpacks archives"},
+	{"cmd/boxd-init", module + "agent/files", "what builds boxes is not what runs in them"},
+	{"cmd/boxd-agent", "github.com/opencontainers", "PID 1 of every box starts with it, and keeps its memory"},
+	{"cmd/boxd-agent", "github.com/klauspost/compress", "PID 1 of every box starts with it, and keeps its memory"},
+	{"cmd/boxd-agent", "github.com/vishvananda/netlink", "PID 1 of every box starts with it, and keeps its memory"},
+	{"cmd/boxd-agent", module + "engine", "PID 1 of every box starts with it, and what is not linked into it cannot be misused from inside"},
+	{"cmd/boxd-unpacker", "github.com/opencontainers", "what reads hostile archives in a box cannot build one"},
 	{"agent", "net/http", "the agent is in every box: private memory of an idle box is 2 MB at most"},
 }
