@@ -217,7 +217,10 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		args = append(args, "--mount-root", root)
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd := initCommand(exe, args...)
+	cmd, err := initCommand(exe, args...)
+	if err != nil {
+		return nil, err
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}

@@ -38,7 +38,10 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 		args = append(args, "--data-dir", o.DataDir)
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd := initCommand(exe, args...)
+	cmd, err := initCommand(exe, args...)
+	if err != nil {
+		return nil, err
+	}
 	cmd.ExtraFiles = []*os.File{socket}
 	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // keeps its mounts private
 	if err := cmd.Start(); err != nil {
@@ -60,15 +63,16 @@ func besideInit(r Runtimes, initPath string) Runtimes {
 
 // initCommand returns a command that runs a sealed copy of boxd-init in a role. It runs in
 // a session of its own, because a ^C at the terminal is meant for the user's commands.
-func initCommand(exe *os.File, args ...string) *exec.Cmd {
+func initCommand(exe *os.File, args ...string) (*exec.Cmd, error) {
+	path, err := linux.ProgramPath(exe)
 	return &exec.Cmd{
-		Path:        linux.FdPath(exe),
+		Path:        path,
 		Args:        append([]string{"boxd-init"}, args...),
 		Env:         []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		Dir:         "/",
 		Stderr:      os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
+	}, err
 }
 
 // checkPaths refuses a state directory below the directory of the binary, with which

@@ -10,10 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// minFD is above every descriptor number that os/exec uses in the child. A lower one
-// could be overwritten before the binary is executed (golang/go#61751).
-const minFD = 64
-
 // SealedCopy returns a copy of the binary at path, boxd-init, in an immutable memfd. The
 // caller owns it.
 func SealedCopy(path string) (*os.File, error) {
@@ -54,21 +50,13 @@ func seal(f *os.File, seals int) error {
 	}
 }
 
-// execMemfd creates an executable, sealable memfd with a descriptor of at least minFD.
-// Older kernels know neither MFD_EXEC nor memfds that are not executable (Linux 6.3).
+// execMemfd creates an executable, sealable memfd. Older kernels know neither MFD_EXEC nor memfds
+// that are not executable (Linux 6.3).
 func execMemfd(name string) (int, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
 	if err == unix.EINVAL {
 		fd, err = unix.MemfdCreate(name, flags)
 	}
-	if err != nil {
-		return -1, os.NewSyscallError("memfd_create", err)
-	}
-	defer unix.Close(fd)
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, minFD)
-	if err != nil {
-		return -1, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
-	}
-	return high, nil
+	return fd, os.NewSyscallError("memfd_create", err)
 }
