@@ -24,8 +24,12 @@ func (l *Launcher) handleEngines() (any, error) {
 	for n := range list.Engines {
 		s := &list.Engines[n]
 		wg.Go(func() {
+			k := kind{s.Engine, s.Isolation}
 			var err error
-			if s.Runtime, err = l.runtimes[kind{s.Engine, s.Isolation}].look(true); err != nil {
+			if s.Runtime, err = l.runtimes[k].look(true); err == nil {
+				err = l.works.full(k)
+			}
+			if err != nil {
 				s.Reason = oneline.Error(err)
 			}
 		})

@@ -264,7 +264,7 @@ func (g *gvisor) prove() error {
 	result := make(chan error, 1)
 	l.requests.Go(func() {
 		defer w.end()
-		if err := w.enter(l.creating); err != nil {
+		if err := w.enter(l.creating[w.kind]); err != nil {
 			result <- err
 			return
 		}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,11 +52,11 @@ type Launcher struct {
 	networks   *networks
 	waves      waves // of boxes that end with this launcher
 	views      views
-	creating   chan struct{} // has one element per create at work
-	budget     *budget       // of requests
-	works      *works        // requests in progress
-	pulse      pulse         // whether boxes can be built
-	trials     trials        // of directories
+	creating   map[kind]chan struct{} // has one element per create at work with the runtime
+	budget     *budget                // of requests
+	works      *works                 // requests in progress
+	pulse      pulse                  // whether boxes can be built
+	trials     trials                 // of directories
 	// generation numbers the launchers of an instance. Slot numbers begin with it, so
 	// no number is used twice.
 	generation int64
@@ -172,9 +171,6 @@ func open(o options, s *service) (l *Launcher, err error) {
 		deny:    append([]string{o.stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
-		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
-		// but commands in other boxes wait 10 to 20 % longer meanwhile.
-		creating: make(chan struct{}, runtime.NumCPU()),
 	}
 	if o.dataDir != "" {
 		l.deny = append(l.deny, o.dataDir)

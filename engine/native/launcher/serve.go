@@ -183,7 +183,7 @@ func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File
 	if err != nil {
 		return rpc.Created{}, nil, err
 	}
-	if err := w.enter(l.creating); err != nil {
+	if err := w.enter(l.creating[w.kind]); err != nil {
 		return rpc.Created{}, nil, err
 	}
 	defer w.leave()
