@@ -14,7 +14,7 @@ type choosing struct {
 	states []engine.EngineState
 }
 
-func (c choosing) Engines(context.Context) ([]engine.EngineState, error) { return c.states, nil }
+func (c choosing) Engines(context.Context, string, string) ([]engine.EngineState, error) { return c.states, nil }
 
 func TestRunEngine(t *testing.T) {
 	states := []engine.EngineState{
@@ -32,7 +32,7 @@ func TestRunEngine(t *testing.T) {
 		{"--engine oci", "oci/namespaces", ""},
 		{"--isolation gvisor", "containerd/gvisor", ""},
 		{"--engine containerd --isolation gvisor", "containerd/gvisor", ""},
-		{"--engine containerd", "", `boxd: no engine of ["containerd"] can build a box with isolation namespaces: containerd: no socket: engine not available`},
+		{"--engine containerd", "", `boxd: no engine of ["containerd"] can build a box with isolation namespaces: containerd: no socket`},
 		{"--engine oci --isolation gvisor", "", "oci: runsc is not installed"},
 		{"--engine native --isolation gvisor", "", `boxd: --isolation "gvisor": the engine native does not have it`},
 		{"--engine docker", "", `boxd: --engine "docker": must be one of native, oci, containerd`},

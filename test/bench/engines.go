@@ -35,7 +35,7 @@ func (c *contender) name() string {
 // fork+exec.
 func (b *bench) engines(ctx context.Context) {
 	const what = "engines"
-	states, err := b.engine.Engines(ctx)
+	states, err := b.engine.Engines(ctx, "", "")
 	if err != nil {
 		b.table.fail(what, err)
 		return

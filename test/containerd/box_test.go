@@ -286,7 +286,7 @@ func TestHelper(t *testing.T) {
 		for _, pid := range helpers(state) { // another request may have had the last one replaced
 			_ = unix.Kill(pid, unix.SIGSTOP)
 		}
-		list, err := e.Engines(t.Context())
+		list, err := e.Engines(t.Context(), "", "")
 		return err == nil && slices.ContainsFunc(list, func(s engine.EngineState) bool {
 			return s.Engine == spec.EngineContainerd && strings.Contains(s.Reason, "boxd-containerd did not answer within")
 		})

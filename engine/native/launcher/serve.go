@@ -91,7 +91,7 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeEngines:
-		reply, err = l.handleEngines()
+		reply, err = l.handleEngines(r.Body)
 		return reply, nil, err
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
