@@ -21,7 +21,12 @@ type Runtimes struct {
 	GVisor string `json:",omitempty"`
 }
 
-// Parse takes one option of the launcher's command line. It returns false for an unknown one.
+// Parse takes one option of the launcher's command line, which are
+//
+//	--oci-runtime PATH, --gvisor-runtime PATH, --containerd PATH, --containerd-address PATH,
+//	--containerd-runtime NAME
+//
+// It returns false for an unknown one.
 func (r *Runtimes) Parse(name, value string) bool {
 	switch name {
 	case "--oci-runtime":
