@@ -14,7 +14,9 @@ type choosing struct {
 	states []engine.EngineState
 }
 
-func (c choosing) Engines(context.Context, string, string) ([]engine.EngineState, error) { return c.states, nil }
+func (c choosing) Engines(context.Context, string, string) ([]engine.EngineState, error) {
+	return c.states, nil
+}
 
 func TestRunEngine(t *testing.T) {
 	states := []engine.EngineState{
