@@ -100,6 +100,9 @@ func TestRandom(t *testing.T) {
 		for i := range 3000 {
 			if rng.IntN(3) == 0 {
 				pair := [2]string{spec.Engines[1+rng.IntN(2)], spec.Isolations[rng.IntN(2)]}
+				if !spec.Offers(pair[0], pair[1]) {
+					continue
+				}
 				up[pair] = !up[pair]
 				host.SetEngine(pair[0], pair[1], map[bool]string{true: "", false: "away"}[up[pair]])
 			}
