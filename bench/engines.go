@@ -45,7 +45,7 @@ func (c *contender) row(what string) string {
 // engines compares the engines of this host: samples of all of them are taken in turn, beside bare
 // fork+exec.
 func (b *bench) engines(ctx context.Context) {
-	states, err := b.engine.Engines(ctx)
+	states, err := b.engine.Engines(ctx, "", "")
 	if err != nil {
 		b.fail(b.current, err)
 		return

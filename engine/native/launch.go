@@ -78,30 +78,15 @@ func besideInit(r Runtimes, initPath string) Runtimes {
 // startInit runs a sealed copy of boxd-init in a role, with descriptors from number 3 on. It runs in
 // a session of its own, because a ^C at the terminal is meant for the user's commands.
 func startInit(exe *os.File, extra []*os.File, flags uintptr, args ...string) (*exec.Cmd, error) {
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	path, err := linux.ProgramPath(exe)
 	if err != nil {
 		return nil, err
 	}
-	defer null.Close()
-	// The child moves its descriptors to numbers just above all that it gets, at most twice as many, and
-	// only then executes the program. That must not have one of these numbers (golang/go#61751).
-	highest := max(int(null.Fd()), int(os.Stderr.Fd()))
-	for _, f := range extra {
-		highest = max(highest, int(f.Fd()))
-	}
-	fd, err := unix.FcntlInt(exe.Fd(), unix.F_DUPFD_CLOEXEC, highest+64)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
-	}
-	program := os.NewFile(uintptr(fd), exe.Name())
-	defer program.Close()
 	cmd := &exec.Cmd{
-		Path:        linux.FdPath(program),
+		Path:        path,
 		Args:        append([]string{programs.Init}, args...),
 		Env:         []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		Dir:         "/",
-		Stdin:       null,
-		Stdout:      null,
 		Stderr:      os.Stderr,
 		ExtraFiles:  extra,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Cloneflags: flags},

@@ -43,12 +43,10 @@ type App struct {
 
 // EngineOptions tell an engine where its files are.
 type EngineOptions struct {
-	InitPath string // the boxd-init binary
-	StateDir string // of locks and leases
-	DataDir  string // of the layers of images; empty: boxes have the host's root only
-	// OCI and Containerd are what engines of these names use.
-	OCI        config.OCI
-	Containerd config.Containerd
+	InitPath string          // the boxd-init binary
+	StateDir string          // of locks and leases
+	DataDir  string          // of the layers of images; empty: boxes have the host's root only
+	Programs config.Programs // of engines
 	// AllowDegraded is that of boxes that unpack images.
 	AllowDegraded bool
 }

@@ -46,8 +46,8 @@ func seal(f *os.File, seals int) error {
 	}
 }
 
-// execMemfd creates an executable, sealable memfd. Older kernels know neither MFD_EXEC nor memfds that
-// are not executable (Linux 6.3).
+// execMemfd creates an executable, sealable memfd. Older kernels know neither MFD_EXEC nor memfds
+// that are not executable (Linux 6.3).
 func execMemfd(name string) (int, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)

@@ -244,7 +244,7 @@ func states(t testing.TB, runsc string) (s engine.EngineState, took time.Duratio
 	}
 	defer c.Close()
 	began := time.Now()
-	list, err := c.Engines(boxtest.Patient(t))
+	list, err := c.Engines(boxtest.Patient(t), "", "")
 	took = time.Since(began)
 	if err != nil {
 		t.Fatal(err)

@@ -47,8 +47,7 @@ type ServiceOptions struct {
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
-//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [--oci-runtime PATH]
-//	[--gvisor-runtime PATH]
+//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [option of rpc.Runtimes]...
 //
 // Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {

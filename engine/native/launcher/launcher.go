@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,11 +55,11 @@ type Launcher struct {
 	networks   *networks
 	waves      waves // of boxes that end with this launcher
 	views      views
-	creating   chan struct{} // has one element per create at work
-	budget     *budget       // of requests
-	works      *works        // requests in progress
-	pulse      pulse         // whether boxes can be built
-	trials     trials        // of directories
+	creating   map[kind]chan struct{} // has one element per create at work with the runtime
+	budget     *budget                // of requests
+	works      *works                 // requests in progress
+	pulse      pulse                  // whether boxes can be built
+	trials     trials                 // of directories
 	// generation numbers the launchers of an instance. Slot numbers begin with it, so
 	// no number is used twice.
 	generation int64
@@ -88,7 +87,7 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [--oci-runtime PATH] --programs FD,FD.
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... --programs FD,FD.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
@@ -183,9 +182,6 @@ func open(o options, s *service) (l *Launcher, err error) {
 		deny:    append([]string{o.stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
-		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
-		// but commands in other boxes wait 10 to 20 % longer meanwhile.
-		creating: make(chan struct{}, runtime.NumCPU()),
 	}
 	if o.dataDir != "" {
 		l.deny = append(l.deny, o.dataDir)
