@@ -148,7 +148,11 @@ func (b *bench) idleTime(what string, s *served) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(idleWindow)
+	select {
+	case <-time.After(idleWindow):
+	case <-interrupted.Done():
+		return interrupted.Err()
+	}
 	after, err := processorTime(s.PID())
 	if err != nil {
 		return err

@@ -13,9 +13,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
@@ -46,8 +48,16 @@ func main() {
 	flag.StringVar(&b.bin, "bin", filepath.Dir(self), "`DIR` of boxd and boxd-init")
 	flag.StringVar(&b.runtimes.ContainerdAddress, "containerd", "", "measure the containerd at this `SOCKET` instead of the host's")
 	flag.Parse()
+	// What was measured until then is lost, and what was started ends. A second signal ends the program at once,
+	// but not one that make or sudo passes on beside that of the terminal.
+	ctx, again := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
+	context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, again) })
+	interrupted = ctx
 	if err == nil {
-		err = b.run(context.Background())
+		err = b.run(ctx)
+	}
+	if ctx.Err() != nil {
+		err = errors.Join(errors.New("interrupted"), err)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
@@ -86,6 +96,9 @@ func (b *bench) run(ctx context.Context) (err error) {
 		}
 		if err := b.section(ctx, s.measure); err != nil {
 			return err
+		}
+		if ctx.Err() != nil {
+			return nil
 		}
 	}
 	b.table.print(os.Stdout, b.host.String())

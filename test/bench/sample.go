@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"slices"
 	"time"
 )
@@ -32,12 +33,18 @@ func timed(f func() error) sample {
 	}
 }
 
+// interrupted ends with a signal.
+var interrupted = context.Background()
+
 // alternate takes n samples of each function in turn, after warming up with a tenth as many.
-// It stops at the first failure.
+// It stops at the first failure, and when the program is interrupted.
 func alternate(n int, functions ...sample) ([]series, error) {
 	all := make([]series, len(functions))
 	warm := max(n/10, 2)
 	for i := range warm + n {
+		if err := interrupted.Err(); err != nil {
+			return all, err
+		}
 		for k, f := range functions {
 			d, err := f()
 			if err != nil {
