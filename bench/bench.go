@@ -41,6 +41,7 @@ type Options struct {
 
 // bench is one run.
 type bench struct {
+	ctx      context.Context // of the run
 	n        int
 	degraded bool
 	boxd     string
@@ -59,7 +60,7 @@ var ErrInterrupted = errors.New("interrupted")
 // Run measures. Its report has the rows that could be measured even if it returns an error.
 // Everything that it makes on the host is removed again, also if ctx is cancelled.
 func Run(ctx context.Context, o Options) (r *report.Report, err error) {
-	b := bench{n: o.Samples, degraded: o.Degraded, boxd: o.Boxd, init: o.Init, self: o.Self, runtimes: o.Runtimes, report: &report.Report{Format: report.Format}}
+	b := bench{ctx: ctx, n: o.Samples, degraded: o.Degraded, boxd: o.Boxd, init: o.Init, self: o.Self, runtimes: o.Runtimes, report: &report.Report{Format: report.Format}}
 	if o.Samples < 10 {
 		return nil, &engine.FieldError{Field: "--samples", Value: strconv.Itoa(o.Samples), Rule: "must be at least 10"}
 	}

@@ -30,7 +30,7 @@ func (b *bench) coldCreate(ctx context.Context) {
 		removed = append(removed, time.Since(begin)-exit)
 		return exit, err
 	}
-	s, err := alternate(max(b.n/4, 5), timed(bare), cycle)
+	s, err := b.alternate(max(b.n/4, 5), timed(bare), cycle)
 	if err != nil {
 		b.fail("create", err)
 		return
@@ -72,7 +72,7 @@ func (b *bench) liveMount(ctx context.Context) {
 		b.fail("create", err)
 		return
 	}
-	s, err := alternate(b.n/2, timed(bare), timed(attach), timed(detach))
+	s, err := b.alternate(b.n/2, timed(bare), timed(attach), timed(detach))
 	if err != nil {
 		b.fail("create", err)
 		return

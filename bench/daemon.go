@@ -84,13 +84,13 @@ func (b *bench) daemonExec(ctx context.Context) {
 				return err
 			}
 		}
-		one, err := alternate(b.n, timed(bare), timed(func() error { return s.exec(ctx, sessionName(0)) }))
+		one, err := b.alternate(b.n, timed(bare), timed(func() error { return s.exec(ctx, sessionName(0)) }))
 		if err != nil {
 			return err
 		}
 		g := goal{fmt.Sprintf("≤ %.1f × bare", daemonExecTarget), ratio(one[1], one[0]) <= daemonExecTarget}
 		b.times("exec.daemon", what, one[1], one[0], "", g)
-		many, err := alternate(max(b.n/20, 5),
+		many, err := b.alternate(max(b.n/20, 5),
 			together(func(int) error { return bare() }),
 			together(func(int) error { return s.exec(ctx, sessionName(0)) }),
 			together(func(i int) error { return s.exec(ctx, sessionName(i)) }))
@@ -135,7 +135,7 @@ func (b *bench) crowded(ctx context.Context) {
 		if err := b.idleTime(what, s); err != nil {
 			return err
 		}
-		status, err := alternate(max(b.n/2, 10), timed(func() error { _, err := s.client.Status(ctx); return err }))
+		status, err := b.alternate(max(b.n/2, 10), timed(func() error { _, err := s.client.Status(ctx); return err }))
 		if err != nil {
 			return err
 		}
@@ -151,7 +151,11 @@ func (b *bench) idleTime(what string, s *served) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(idleWindow)
+	select {
+	case <-time.After(idleWindow):
+	case <-b.ctx.Done():
+		return b.ctx.Err()
+	}
 	after, err := processorTime(s.PID())
 	if err != nil {
 		return err
@@ -169,7 +173,7 @@ func (b *bench) rushed(ctx context.Context) {
 			return err
 		}
 		one := timed(func() error { return s.exec(ctx, "calm") })
-		quiet, err := alternate(b.n, one)
+		quiet, err := b.alternate(b.n, one)
 		if err != nil {
 			return err
 		}

@@ -77,11 +77,11 @@ func (b *bench) compare(ctx context.Context, all []*contender) (err error) {
 		defer func() { err = errors.Join(err, c.box.Remove(ctx)) }()
 		run = append(run, timed(func() error { return execTrue(ctx, c.box) }))
 	}
-	created, err := alternate(max(b.n/8, 5), create...)
+	created, err := b.alternate(max(b.n/8, 5), create...)
 	if err != nil {
 		return err
 	}
-	ran, err := alternate(b.n, run...)
+	ran, err := b.alternate(b.n, run...)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (b *bench) warmExec(ctx context.Context) {
 		return
 	}
 	defer box.Remove(ctx)
-	s, err := alternate(b.n, timed(bare), timed(func() error { return execTrue(ctx, box) }),
+	s, err := b.alternate(b.n, timed(bare), timed(func() error { return execTrue(ctx, box) }),
 		timed(bareCaptured), capturedSample(ctx, box))
 	if err != nil {
 		b.fail("exec", err)
@@ -72,7 +72,7 @@ func (b *bench) throughput(ctx context.Context) {
 		b.fail("rate", err)
 		return
 	}
-	s, err := alternate(max(b.n/20, 5),
+	s, err := b.alternate(max(b.n/20, 5),
 		together(func(int) error { return bare() }),
 		together(func(int) error { return execTrue(ctx, boxes[0]) }),
 		together(func(i int) error { return execTrue(ctx, boxes[i]) }))

@@ -176,7 +176,7 @@ func (i *imageBench) boxes(ctx context.Context) error {
 			return exit, errors.Join(err, box.Remove(ctx))
 		}
 	}
-	s, err := alternate(max(i.n/4, 5), timed(bare), cycle(nil), cycle(i.one), cycle(ten))
+	s, err := i.alternate(max(i.n/4, 5), timed(bare), cycle(nil), cycle(i.one), cycle(ten))
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (i *imageBench) imports(ctx context.Context) error {
 		_, err = i.add(ctx, images.Shared, archive)
 		return time.Since(begin), err
 	}
-	s, err := alternate(max(i.n/20, 3), extract(false), extract(true), add)
+	s, err := i.alternate(max(i.n/20, 3), extract(false), extract(true), add)
 	if err != nil {
 		return err
 	}

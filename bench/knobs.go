@@ -95,7 +95,7 @@ func (b *bench) kernelKnobs(context.Context) error {
 		here = append(here, k)
 		samples = append(samples, k.sample)
 	}
-	s, err := alternate(b.n/2, samples...)
+	s, err := b.alternate(b.n/2, samples...)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (b *bench) mountKnobs(context.Context) error {
 		samples = append(samples, k.sample)
 		return false
 	})
-	s, err := alternate(b.n/2, samples...)
+	s, err := b.alternate(b.n/2, samples...)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (b *bench) boxKnobs(ctx context.Context) (err error) {
 			}
 		}
 	}
-	s, err := alternate(max(b.n/8, 5), with(func(*engine.Spec) {}),
+	s, err := b.alternate(max(b.n/8, 5), with(func(*engine.Spec) {}),
 		with(func(s *engine.Spec) {
 			s.Limits = engine.Limits{Memory: engine.Unlimited, PIDs: engine.Unlimited, CPUs: engine.Unlimited}
 		}),
@@ -353,7 +353,7 @@ func (b *bench) boxKnobs(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, box.Remove(context.WithoutCancel(ctx))) }()
 	// Of a captured command: it ends when its output has, and a terminal is output.
-	s, err = alternate(b.n/2, timed(func() error { return execTrue(ctx, box) }), capturedSample(ctx, box), timed(func() error {
+	s, err = b.alternate(b.n/2, timed(func() error { return execTrue(ctx, box) }), capturedSample(ctx, box), timed(func() error {
 		return exitedZero(engine.Run(ctx, box, engine.Command{Args: []string{command}, Timeout: time.Minute}))
 	}))
 	if err != nil {
@@ -385,7 +385,7 @@ func (b *bench) relayKnob(ctx context.Context) (err error) {
 		defer a.Close()
 		return receive(a, 1)
 	})
-	figures, err := alternate(max(b.n/16, 5), timed(func() error { return s.exec(ctx, "stream") }), func() (time.Duration, error) {
+	figures, err := b.alternate(max(b.n/16, 5), timed(func() error { return s.exec(ctx, "stream") }), func() (time.Duration, error) {
 		took, err := through()
 		return took, errors.Join(err, s.client.RemoveProcess(ctx, "stream", fmt.Sprint("p", n)))
 	})
@@ -402,7 +402,7 @@ func (b *bench) auditKnob(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := alternate(b.n, timed(func() error {
+	s, err := b.alternate(b.n, timed(func() error {
 		return log.Append(audit.Entry{Tenant: "bench", Actor: "token:bench", Action: "exec", Session: "bench-1", Decision: audit.Allow})
 	}))
 	if err = errors.Join(err, log.Close()); err != nil {

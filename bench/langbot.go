@@ -94,14 +94,14 @@ func (b *bench) langbots(ctx context.Context) {
 				return err
 			}
 		}
-		one, err := alternate(b.n, timed(bareShell), timed(func() error { return d.run(ctx, 0, sessionName(0), "true") }))
+		one, err := b.alternate(b.n, timed(bareShell), timed(func() error { return d.run(ctx, 0, sessionName(0), "true") }))
 		if err != nil {
 			return err
 		}
 		g := goal{fmt.Sprintf("≤ %.0f × bare, ≤ %.2f ms", langbotExecTarget, (langbotReference/6).Seconds()*1e3),
 			ratio(one[1], one[0]) <= langbotExecTarget && one[1].p50() <= langbotReference/6}
 		b.times("langbot.exec", what, one[1], one[0], "sh -lc true", g)
-		many, err := alternate(max(b.n/20, 5),
+		many, err := b.alternate(max(b.n/20, 5),
 			together(func(int) error { return bareShell() }),
 			together(func(i int) error { return d.run(ctx, i, sessionName(i), "true") }))
 		if err != nil {
@@ -117,7 +117,7 @@ func (b *bench) langbots(ctx context.Context) {
 func (b *bench) langbotCold(ctx context.Context, d *door) error {
 	const what = "box_exec of true in a new session"
 	n := 0
-	cold, err := alternate(max(b.n/4, 10), timed(bareShell), func() (time.Duration, error) {
+	cold, err := b.alternate(max(b.n/4, 10), timed(bareShell), func() (time.Duration, error) {
 		n++
 		session := fmt.Sprintf("cold-%d", n)
 		took, err := timed(func() error { return d.run(ctx, 0, session, "true") })()
@@ -140,7 +140,7 @@ func (b *bench) lines(ctx context.Context, d *door) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	defer ws.Close()
-	s, err := alternate(max(b.n/20, 10), timed(func() error {
+	s, err := b.alternate(max(b.n/20, 10), timed(func() error {
 		if err := ws.WriteMessage(1, []byte("go")); err != nil { // a text message
 			return err
 		}

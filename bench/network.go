@@ -139,7 +139,7 @@ func (n *netBench) sessions(ctx context.Context) error {
 			return took, errors.Join(err, n.client.Remove(ctx, id))
 		}
 	}
-	s, err := alternate(max(n.n/4, 5), cycle("without", n.ensure), cycle("with", n.networked))
+	s, err := n.alternate(max(n.n/4, 5), cycle("without", n.ensure), cycle("with", n.networked))
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (n *netBench) sessions(ctx context.Context) error {
 	if err := errors.Join(n.ensure(ctx, "without"), n.networked(ctx, "with")); err != nil {
 		return err
 	}
-	s, err = alternate(n.n, timed(func() error { return n.exec(ctx, "without") }), timed(func() error { return n.exec(ctx, "with") }))
+	s, err = n.alternate(n.n, timed(func() error { return n.exec(ctx, "without") }), timed(func() error { return n.exec(ctx, "with") }))
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (n *netBench) proxy(ctx context.Context) error {
 			return time.Since(begin), err
 		}
 	}
-	s, err := alternate(min(n.n, 400), first(direct), first(through))
+	s, err := n.alternate(min(n.n, 400), first(direct), first(through))
 	if err != nil {
 		return err
 	}
@@ -294,7 +294,7 @@ func (n *netBench) proxy(ctx context.Context) error {
 		return err
 	}
 	defer two.Close()
-	s, err = alternate(5*n.n, timed(func() error { return ask(one, 'e') }), timed(func() error { return ask(two, 'e') }))
+	s, err = n.alternate(5*n.n, timed(func() error { return ask(one, 'e') }), timed(func() error { return ask(two, 'e') }))
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func (n *netBench) proxy(ctx context.Context) error {
 	if err := errors.Join(ask(one, 'f'), ask(two, 'f')); err != nil {
 		return err
 	}
-	if s, err = alternate(max(n.n/100, 4), drain(one), drain(two)); err != nil {
+	if s, err = n.alternate(max(n.n/100, 4), drain(one), drain(two)); err != nil {
 		return err
 	}
 	n.bulkRow("network.bulk", "proxy, bulk over CONNECT", s[1], s[0])
@@ -357,7 +357,7 @@ func (n *netBench) proxyRequests(ctx context.Context) error {
 		defer c.CloseIdleConnections()
 		return together(func(int) error { return get(c, address) })()
 	}
-	s, err := alternate(max(n.n/10, 5), together(func(int) error { return get(direct, address) }), through)
+	s, err := n.alternate(max(n.n/10, 5), together(func(int) error { return get(direct, address) }), through)
 	if err != nil {
 		return err
 	}
@@ -396,7 +396,7 @@ func (n *netBench) preview(context.Context) error {
 	defer direct.CloseIdleConnections()
 	defer through.CloseIdleConnections()
 	base := fmt.Sprintf("http://boxd/v1/sessions/net/ports/%d/", boxPort)
-	s, err := alternate(n.n, timed(func() error { return get(direct, "http://direct/") }), timed(func() error { return get(through, base) }))
+	s, err := n.alternate(n.n, timed(func() error { return get(direct, "http://direct/") }), timed(func() error { return get(through, base) }))
 	if err != nil {
 		return err
 	}
@@ -411,7 +411,7 @@ func (n *netBench) preview(context.Context) error {
 			return drain(resp.Body)()
 		}
 	}
-	if s, err = alternate(max(n.n/100, 4), download(direct, "http://direct/bulk"), download(through, base+"bulk")); err != nil {
+	if s, err = n.alternate(max(n.n/100, 4), download(direct, "http://direct/bulk"), download(through, base+"bulk")); err != nil {
 		return err
 	}
 	n.bulkRow("preview.bulk", "preview, bulk", s[1], s[0])
@@ -454,7 +454,7 @@ func (n *netBench) forward(ctx context.Context) (err error) {
 		return err
 	}
 	defer through.Close()
-	s, err := alternate(n.n, timed(func() error { return ask(direct, 'e') }), timed(func() error { return ask(through, 'e') }))
+	s, err := n.alternate(n.n, timed(func() error { return ask(direct, 'e') }), timed(func() error { return ask(through, 'e') }))
 	if err != nil {
 		return err
 	}
@@ -462,7 +462,7 @@ func (n *netBench) forward(ctx context.Context) (err error) {
 	if err := errors.Join(ask(direct, 'f'), ask(through, 'f')); err != nil {
 		return err
 	}
-	if s, err = alternate(max(n.n/100, 4), drain(direct), drain(through)); err != nil {
+	if s, err = n.alternate(max(n.n/100, 4), drain(direct), drain(through)); err != nil {
 		return err
 	}
 	n.bulkRow("forward.bulk", "boxd forward, bulk", s[1], s[0])

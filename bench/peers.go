@@ -77,7 +77,7 @@ func (b *bench) processes(context.Context) {
 			samples = append(samples, timed(p.once))
 		}
 	}
-	s, err := alternate(max(b.n/8, 5), samples...)
+	s, err := b.alternate(max(b.n/8, 5), samples...)
 	if err != nil {
 		b.fail("process", err)
 		return

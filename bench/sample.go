@@ -32,11 +32,14 @@ func timed(f func() error) sample {
 }
 
 // alternate takes n samples of each function in turn, after warming up with a tenth as many.
-// It stops at the first failure.
-func alternate(n int, functions ...sample) ([]series, error) {
+// It stops at the first failure, and when the run is interrupted.
+func (b *bench) alternate(n int, functions ...sample) ([]series, error) {
 	all := make([]series, len(functions))
 	warm := max(n/10, 2)
 	for i := range warm + n {
+		if err := b.ctx.Err(); err != nil {
+			return all, err
+		}
 		for k, f := range functions {
 			d, err := f()
 			if err != nil {

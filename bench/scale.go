@@ -47,7 +47,7 @@ func (b *bench) scaleClients(ctx context.Context) error {
 				return <-errs // nil without one
 			})
 		}
-		s, err := alternate(max(b.n/40, 5), many(func(int) error { return bare() }), many(func(i int) error { return execTrue(ctx, boxes[i]) }))
+		s, err := b.alternate(max(b.n/40, 5), many(func(int) error { return bare() }), many(func(i int) error { return execTrue(ctx, boxes[i]) }))
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func (b *bench) scaleBoxes(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s, err := alternate(max(b.n/16, 5), timed(bare), timed(func() error {
+		s, err := b.alternate(max(b.n/16, 5), timed(bare), timed(func() error {
 			box, err := b.engine.Create(ctx, b.spec())
 			if err != nil {
 				return err

@@ -55,7 +55,7 @@ func (b *bench) bulk(ctx context.Context, s *served) error {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	samples, err := alternate(max(b.n/100, 4),
+	samples, err := b.alternate(max(b.n/100, 4),
 		timed(func() error { _, err := io.CopyN(struct{ io.Writer }{io.Discard}, pipe, bulkBytes); return err }),
 		timed(func() error { return receive(a, bulkBytes) }))
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *bench) echo(ctx context.Context, s *served) error {
 	}
 	lines := bufio.NewReader(out)
 	line := []byte("a line of some forty characters or so..\n")
-	samples, err := alternate(max(b.n*5, 100),
+	samples, err := b.alternate(max(b.n*5, 100),
 		timed(func() error {
 			_, werr := in.Write(line)
 			_, rerr := lines.ReadSlice('\n')

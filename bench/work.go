@@ -93,7 +93,7 @@ func (b *bench) inside(ctx context.Context) (err error) {
 			b.skip(row, p.what, fmt.Sprintf("does not run here: %v: %.100q", err, out))
 			continue
 		}
-		s, err := alternate(max(b.n/40, 5),
+		s, err := b.alternate(max(b.n/40, 5),
 			timed(func() error { return exec.Command(p.args[0], p.args[1:]...).Run() }),
 			timed(func() error { return exitedZero(engine.Run(ctx, box, engine.Command{Args: p.args})) }))
 		if err != nil {
@@ -123,7 +123,7 @@ func (b *bench) work(ctx context.Context, box engine.Box, row, what string, w wo
 	}
 	outside := args(program, hostDir)
 	n := max(b.n/40, 5)
-	_, err := alternate(n,
+	_, err := b.alternate(n,
 		func() (time.Duration, error) {
 			out, err := exec.CommandContext(ctx, outside[0], outside[1:]...).CombinedOutput()
 			return figure(&here, out, err)
