@@ -244,8 +244,11 @@ func (q *queue) deliver(m *message) {
 		q.err = err.Error()
 		m.due = now.Add(vary(min(firstPause<<min(m.attempts, 20), lastPause)))
 		m.attempts++
-		if pause := now.Add(max(wait, vary(min(firstProbe<<min(q.streak-1, 20), lastProbe)))); pause.After(q.next) {
-			q.next = pause
+		if q.streak > 1 { // one failure may be about the message
+			wait = max(wait, vary(min(firstProbe<<min(q.streak-2, 20), lastProbe)))
+		}
+		if next := now.Add(wait); next.After(q.next) {
+			q.next = next
 		}
 	}
 	streak, pending := q.streak, len(q.list)
