@@ -126,11 +126,12 @@ var rows = []row{
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay", "preview"}, "linked into other people's programs: types and streams, no server"},
+	{"webhook", []string{"session"}, "delivers what an outbox of sessions has: what a message says, and where secrets are, is handed in"},
 	{"mcp", []string{"api/apitypes", "client", "engine/spec", "relay",
 		"policy"}, // its tests, which compare its scopes with the rules
 		"tools for language models, as a client of the API: what a tool may do is decided there"},
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
-		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp"},
+		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "webhook", "api/apitypes"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"bench/plan", "internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
