@@ -73,6 +73,7 @@ help:
 	@echo 'make bench       print the benchmark table'
 	@echo 'make fuzz        run every fuzz target for FUZZTIME=$(FUZZTIME)'
 	@echo 'make install     install programs, systemd units, manual pages and completions below DESTDIR=$(DESTDIR)/'
+	@echo 'make packages    build a .deb, an .rpm and a tarball in $(PACKAGES)'
 	@echo 'make clean       remove what was built'
 	@echo
 	@echo "PKGS, RUN and TESTARGS narrow the tests:  make test-root PKGS=./cgroups RUN=Freeze TESTARGS=-v"
@@ -210,6 +211,18 @@ install: build build-containerd
 	install -D -m 0644 -t "$(DESTDIR)$(PREFIX)/share/doc/boxd" LICENSE NOTICE
 	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"
 	install -D -m 0644 packaging/tmpfiles.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/boxd.conf"
+
+# Everything that "make install" installs, as packages of packaging/nfpm.yaml, and the list of what is in
+# them. Two builds of one commit, by the same Go and C compiler, have the same bytes.
+PACKAGES   ?= $(BIN)/packages
+MAINTAINER ?= boxd maintainers <boxd@users.noreply.github.com>
+.PHONY: packages
+packages: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || date +%s))
+packages:
+	@rm -rf "$(BIN)/stage"
+	@$(MAKE) -s --no-print-directory install DESTDIR="$(abspath $(BIN))/stage" PREFIX=/usr UNITDIR=/usr/lib/systemd/system
+	@cd packaging/build && CGO_ENABLED=0 $(GO) build -buildvcs=false -o "$(abspath $(BIN))/.packages" .
+	@umask 022; "$(BIN)/.packages" -stage "$(BIN)/stage" -out "$(PACKAGES)" -version '$(VERSION)' -maintainer '$(MAINTAINER)'
 
 .PHONY: clean
 clean:
