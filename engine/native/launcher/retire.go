@@ -14,8 +14,8 @@ import (
 
 // Retire is the role "sweep --state-dir DIR", for the removal of boxd from a host: it ends the boxes of all
 // launchers that have died and, unlike other sweeps, those of a service that has been stopped. Then it
-// removes the cgroup that held them. The daemon's records of sessions stay. It fails if a service
-// launcher runs, or if a box cannot be removed. Boxes of other running launchers are not touched.
+// removes the cgroup that held them and the state directory, unless another launcher uses them. It fails if a
+// service launcher runs, or if a box cannot be removed. The daemon's records of sessions stay.
 func Retire(args []string) error {
 	if len(args) != 2 || args[0] != "--state-dir" || !filepath.IsAbs(args[1]) {
 		return fmt.Errorf("arguments %q: want --state-dir DIR, absolute", args)
@@ -48,5 +48,8 @@ func Retire(args []string) error {
 	if line := leftover.Line(failed); line != "" {
 		err = errors.Join(err, errors.New(line))
 	}
-	return errors.Join(err, host.RemoveBase())
+	if others, gerr := filepath.Glob(filepath.Join(state, instancePrefix+"*")); err != nil || gerr != nil || len(others) > 0 {
+		return errors.Join(err, gerr)
+	}
+	return errors.Join(host.RemoveBase(), os.RemoveAll(state))
 }
