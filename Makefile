@@ -66,7 +66,8 @@ help:
 	@echo 'make test-unit   the tests that need no privilege, with the race detector'
 	@echo 'make test-root   the privileged tests, on this machine'
 	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
-	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short'
+	@echo 'make test-packages  what packages contain, and their installation, upgrade and removal in a virtual machine with systemd'
+	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short, packages'
 	@echo 'make race        all tests with the race detector'
 	@echo 'make compat      run programs and their own test suites on the host and in boxes, and print a table'
 	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
@@ -135,7 +136,7 @@ test: setup
 
 .PHONY: full
 full: setup
-	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm
+	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm test-packages
 
 .PHONY: test-unit
 test-unit:
@@ -177,7 +178,8 @@ lint:
 	@for os in windows $(if $(FULL),darwin); do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
 	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
 	cd cmd/boxd-containerd && $(GO) vet ./...
-	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
+	cd packaging/build && $(GO) vet .
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/with-systemd test/vm/provision test/vm/guest/* packaging/deb/p* packaging/rpm/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
 .PHONY: bench
@@ -223,6 +225,22 @@ packages:
 	@$(MAKE) -s --no-print-directory install DESTDIR="$(abspath $(BIN))/stage" PREFIX=/usr UNITDIR=/usr/lib/systemd/system
 	@cd packaging/build && CGO_ENABLED=0 $(GO) build -buildvcs=false -o "$(abspath $(BIN))/.packages" .
 	@umask 022; "$(BIN)/.packages" -stage "$(BIN)/stage" -out "$(PACKAGES)" -version '$(VERSION)' -maintainer '$(MAINTAINER)'
+
+# What the packages contain; and their installation, upgrade and removal, with the units, in a virtual
+# machine with systemd. The two packages differ in nothing but their versions. The provisioning of the
+# Vagrantfile runs on the same kind of machine.
+TRIAL = $(BIN)/packages-test
+.PHONY: test-packages
+test-packages:
+	@.ci/setup packages
+	cd packaging/build && $(GO) test -count=1 -timeout 30m $(ARGS) .
+	@rm -rf "$(TRIAL)"; mkdir -p "$(TRIAL)/machine"; cp test/vm/guest/packages "$(TRIAL)/machine/"
+	@for version in v0.0.1 v0.0.2; do \
+		$(MAKE) -s --no-print-directory packages BIN="$(TRIAL)/$$version" VERSION=$$version && cp "$(TRIAL)/$$version"/packages/*.deb "$(TRIAL)/machine/" || exit 1; \
+	done
+	$(ROOT) test/vm/with-systemd -t 5400 -p "$(TRIAL)/machine" -- bash -c '/mnt/packages /mnt/boxd_0.0.1-*.deb /mnt/boxd_0.0.2-*.deb'
+	@rm -rf "$(TRIAL)"
+	$(ROOT) test/vm/provision
 
 .PHONY: clean
 clean:
