@@ -133,7 +133,7 @@ var rows = []row{
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native", "images", "images/install"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/dial", "agent/files", "agent/unpack"}, "an entry point wires, it decides nothing"},
-	{"packaging", nil, "no code: files for distributions, and their tests"},
+	{"packaging", []string{"config"}, "no code: files for distributions, and their tests, which read the example configuration"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", []string{"engine"}, "looks at the packages from outside, and compares documents with the tables of engine"},
 }
