@@ -69,13 +69,15 @@ help:
 	@echo 'make test-unit   the tests that need no privilege, with the race detector'
 	@echo 'make test-root   the privileged tests, on this machine'
 	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
-	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short'
+	@echo 'make test-packages  what packages contain, and their installation, upgrade and removal in a virtual machine with systemd'
+	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short, packages'
 	@echo 'make race        all tests with the race detector'
 	@echo 'make compat      run programs and their own test suites on the host and in boxes, and print a table'
 	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
 	@echo 'make bench       print the benchmark table'
 	@echo 'make fuzz        run every fuzz target for FUZZTIME=$(FUZZTIME)'
 	@echo 'make install     install programs, systemd units, manual pages and completions below DESTDIR=$(DESTDIR)/'
+	@echo 'make packages    build a .deb, an .rpm and a tarball in $(PACKAGES)'
 	@echo 'make clean       remove what was built'
 	@echo
 	@echo "PKGS, RUN and TESTARGS narrow the tests:  make test-root PKGS=./cgroups RUN=Freeze TESTARGS=-v"
@@ -142,7 +144,7 @@ test: setup
 
 .PHONY: full
 full: setup
-	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm
+	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm test-packages
 
 .PHONY: test-unit
 test-unit:
@@ -184,7 +186,8 @@ lint:
 	@for os in windows $(if $(FULL),darwin); do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
 	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
 	cd cmd/boxd-containerd && $(GO) vet ./...
-	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
+	cd packaging/build && $(GO) vet .
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/with-systemd test/vm/provision test/vm/guest/* packaging/deb/p* packaging/rpm/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
 .PHONY: bench
@@ -216,6 +219,34 @@ install: build build-containerd build-bench
 	install -D -m 0644 -t "$(DESTDIR)$(PREFIX)/share/doc/boxd" LICENSE NOTICE
 	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"
 	install -D -m 0644 packaging/tmpfiles.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/boxd.conf"
+
+# Everything that "make install" installs, as packages of packaging/nfpm.yaml, and the list of what is in
+# them. Two builds of one commit, by the same Go and C compiler, have the same bytes.
+PACKAGES   ?= $(BIN)/packages
+MAINTAINER ?= boxd maintainers <boxd@users.noreply.github.com>
+.PHONY: packages
+packages: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || date +%s))
+packages:
+	@rm -rf "$(BIN)/stage"
+	@$(MAKE) -s --no-print-directory install DESTDIR="$(abspath $(BIN))/stage" PREFIX=/usr UNITDIR=/usr/lib/systemd/system
+	@cd packaging/build && CGO_ENABLED=0 $(GO) build -buildvcs=false -o "$(abspath $(BIN))/.packages" .
+	@umask 022; "$(BIN)/.packages" -stage "$(BIN)/stage" -out "$(PACKAGES)" -version '$(VERSION)' -maintainer '$(MAINTAINER)'
+
+# What the packages contain; and their installation, upgrade and removal, with the units, in a virtual
+# machine with systemd. The two packages differ in nothing but their versions. The provisioning of the
+# Vagrantfile runs on the same kind of machine.
+TRIAL = $(BIN)/packages-test
+.PHONY: test-packages
+test-packages:
+	@.ci/setup packages
+	cd packaging/build && $(GO) test -count=1 -timeout 30m $(ARGS) .
+	@rm -rf "$(TRIAL)"; mkdir -p "$(TRIAL)/machine"; cp test/vm/guest/packages "$(TRIAL)/machine/"
+	@for version in v0.0.1 v0.0.2; do \
+		$(MAKE) -s --no-print-directory packages BIN="$(TRIAL)/$$version" VERSION=$$version && cp "$(TRIAL)/$$version"/packages/*.deb "$(TRIAL)/machine/" || exit 1; \
+	done
+	$(ROOT) test/vm/with-systemd -t 5400 -p "$(TRIAL)/machine" -- bash -c '/mnt/packages /mnt/boxd_0.0.1-*.deb /mnt/boxd_0.0.2-*.deb'
+	@rm -rf "$(TRIAL)"
+	$(ROOT) test/vm/provision
 
 .PHONY: clean
 clean:

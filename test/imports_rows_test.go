@@ -147,7 +147,7 @@ var rows = []row{
 	{"cmd/boxd-agent", []string{"agent/role"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-unpacker", []string{"agent/role", "agent/unpack"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher"}, "an entry point wires, it decides nothing"},
-	{"packaging", nil, "no code: files for distributions, and their tests"},
+	{"packaging", []string{"config"}, "no code: files for distributions, and their tests, which read the example configuration"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", []string{"engine"}, "looks at the packages from outside, and compares documents with the tables of engine"},
 }

@@ -4,6 +4,7 @@
 //	launcher   builds boxes for one client, as root; with --service it serves one client
 //	           after another, and its boxes outlive it
 //	keeper     runs a launcher service and restarts it when it dies
+//	sweep      ends the boxes that a stopped launcher service has left, when boxd is uninstalled
 //	init       the stage of libcontainer, which libcontainer starts itself
 package main
 
@@ -50,6 +51,8 @@ func run(args []string) error {
 			return err
 		}
 		return launcher.Keeper(o)
+	case len(args) > 0 && args[0] == "sweep":
+		return launcher.Retire(args[1:])
 	case len(args) == 1 && args[0] == "version":
 		fmt.Println(version.Version)
 		return nil
