@@ -26,6 +26,8 @@ const removeTime = 30 * time.Second
 // removes the parts that there are, in the opposite order.
 type box struct {
 	id      string
+	name    string // that of its cgroups and its lease: the ID, unless it was built for the pool
+	blank   bool   // it is being built for the pool
 	spec    engine.Spec
 	dir     string    // its files in the state directory, which the next launcher finds
 	private string    // its files in the launcher's own tmpfs
