@@ -39,6 +39,8 @@ type Config struct {
 	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`
+	// Pool is how many boxes the launcher may build before they are asked for; 0 is none.
+	Pool int `yaml:"pool"`
 	// OCI names programs for Policy.Engines. Root passes them to the launcher, which executes them as root.
 	OCI        OCI        `yaml:"oci"`
 	Containerd Containerd `yaml:"containerd"`
