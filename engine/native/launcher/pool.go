@@ -313,28 +313,28 @@ func (s *shelf) wantedAt(now time.Time) (n int64) {
 }
 
 // sharesLocked divides limit blank boxes among the keys: each in turn gets one more until it has as
-// many as it wants. Keys that were asked for in the last minute come first. Among themselves they keep their
-// order, so that alternating requests do not replace each other's boxes.
+// many as it wants. Keys that were asked for in the last minute come first, then the others. The order is
+// otherwise that of the first requests, so that requests in turn do not replace each other's boxes.
 func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
-	keys := slices.Collect(maps.Keys(p.shelves))
-	slices.SortFunc(keys, func(a, b blankKey) int {
-		x, y := p.shelves[a], p.shelves[b]
-		if active := now.Sub(x.last) < time.Minute; active != (now.Sub(y.last) < time.Minute) {
-			if active {
-				return -1
-			}
-			return 1
+	var active, others []blankKey
+	for key, s := range p.shelves {
+		if now.Sub(s.last) < time.Minute {
+			active = append(active, key)
+		} else {
+			others = append(others, key)
 		}
-		return x.first.Compare(y.first)
-	})
+	}
 	shares := map[blankKey]int{}
-	for given := true; given; {
-		given = false
-		for _, key := range keys {
-			if limit > 0 && int64(shares[key]) < p.shelves[key].wantedAt(now) {
-				shares[key]++
-				limit--
-				given = true
+	for _, keys := range [][]blankKey{active, others} {
+		slices.SortFunc(keys, func(a, b blankKey) int { return p.shelves[a].first.Compare(p.shelves[b].first) })
+		for given := true; given; {
+			given = false
+			for _, key := range keys {
+				if limit > 0 && int64(shares[key]) < p.shelves[key].wantedAt(now) {
+					shares[key]++
+					limit--
+					given = true
+				}
 			}
 		}
 	}
