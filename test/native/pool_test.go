@@ -4,16 +4,23 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/boxtest"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/services"
 )
@@ -120,7 +127,7 @@ var (
 	hostIDs      = regexp.MustCompile(`\b\d{10}\b`)
 	slotNames    = regexp.MustCompile(`/work/\d+`)
 	// Times and counters of the probe itself, and of PID 1, which does a little from time to time.
-	volatile = regexp.MustCompile(`^(self|1)/(sched|status '(Vm|Rss|voluntary|nonvoluntary|Cpus_allowed|Mems|Pid|NSpid|NStgid|NSpgid|NSsid|Tgid|Ngid|Threads|HugetlbPages))` +
+	volatile = regexp.MustCompile(`^(self|1)/(sched|status '(State|Vm|Rss|voluntary|nonvoluntary|Cpus_allowed|Mems|Pid|NSpid|NStgid|NSpgid|NSsid|Tgid|Ngid|Threads|HugetlbPages))` +
 		`|^cpuinfo '(cpu MHz|bogomips)|^(self/mountstats|net/sockstat|self/autogroup)`)
 )
 
@@ -186,7 +193,7 @@ func factsOutside(t testing.TB, b engine.Box, user engine.User) []string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(status)) {
-		if !regexp.MustCompile(`^(Vm|Rss|vol|nonvol|Pid|NS|Tgid|PPid|Threads|Hugetlb|SigPnd|ShdPnd|SigQ)`).MatchString(line) {
+		if !regexp.MustCompile(`^(State|Vm|Rss|vol|nonvol|Pid|NS|Tgid|PPid|Threads|Hugetlb|SigPnd|ShdPnd|SigQ)`).MatchString(line) {
 			add("status", line)
 		}
 	}
@@ -305,4 +312,240 @@ func hostWorkspace(t testing.TB) (dir string, m engine.Mount) {
 		t.Fatal(err)
 	}
 	return dir, m
+}
+
+// poolService runs a service with a pool, and a client of it.
+func poolService(t testing.TB, limit int) (*native.Service, *services.Service) {
+	t.Helper()
+	host := services.Start(t, native.LauncherOptions{Pool: limit, MountRoots: []string{"/"}})
+	return connect(t, host.Socket), host
+}
+
+// hitLive creates boxes until one is of the pool, and returns that one. The others are removed.
+func hitLive(t testing.TB, s *native.Service, spec engine.Spec) engine.LiveBox {
+	t.Helper()
+	for range 100 {
+		before := poolOf(t, s).Hits
+		b := createLive(t, s, spec)
+		if poolOf(t, s).Hits > before {
+			return b
+		}
+		remove(t, b)
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("no box is of the pool: %+v", poolOf(t, s))
+	return nil
+}
+
+// blankInits returns the processes that are PID 1 of a blank box of a state directory, by the box.
+func blankInits(t testing.TB, dir string) map[string]int {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "run-*", "boxes", "*", "born"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inits := map[string]int{}
+	for _, link := range found {
+		id := filepath.Base(filepath.Dir(link))
+		if name, err := os.Readlink(link); err != nil || name != id {
+			continue // it was handed over
+		}
+		if pids := services.Init(t, id); len(pids) == 1 {
+			inits[id] = pids[0]
+		}
+	}
+	return inits
+}
+
+// TestPoolSurvives: a box of the pool outlives launchers under its ID, as any box does. Those that were not
+// handed over yet are removed, and the next launcher builds others.
+func TestPoolSurvives(t *testing.T) {
+	s, host := poolService(t, 2)
+	_, work := hostWorkspace(t)
+	b := hitLive(t, s, engine.Spec{Mounts: []engine.Mount{work}, Limits: engine.Limits{Memory: 64 * mib}, Labels: map[string]string{"of": "mine"}})
+	wantOutput(t, b, "cat /workspace/file", "content")
+	waitUntil(t, "a blank box is there", func() bool { return len(blankInits(t, host.State)) > 0 })
+	blank := blankInits(t, host.State)
+	if ids, err := s.Boxes(t.Context()); err != nil || !slices.Equal(ids, []string{b.ID()}) {
+		t.Errorf("boxes: %q, %v, want %q", ids, err, b.ID())
+	}
+	killLauncher(t, host.State)
+	wantOutput(t, b, "cat /workspace/file", "content")
+	if err := s.Health(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for id, pid := range blank {
+		if pids := services.Init(t, id); len(pids) > 0 {
+			t.Errorf("PID 1 of blank box %s, %d, outlives its launcher", id, pid)
+		}
+	}
+	change(t, b, engine.Change{Limits: &engine.Limits{Memory: 48 * mib}, Detach: []string{work.Target}})
+	if o := run(t, b, python(hog, "256")); o.Verdict != engine.OOM || o.Limit != "48 MiB" {
+		t.Errorf("at the memory limit: %+v", o.Result)
+	}
+	boxtest.WantEvent(t, b, engine.EventOOM)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	host.Stop(false)
+	host.Start()
+	s = connect(t, host.Socket)
+	adopted := adoptLive(t, s, b.ID())
+	if got := adopted.Spec(); got.Labels["of"] != "mine" || got.Limits.Memory != 48*mib {
+		t.Errorf("adopted with %+v", got)
+	}
+	wantOutput(t, adopted, "hostname", "box\n")
+	remove(t, adopted)
+	if pids := services.Init(t, b.ID()); len(pids) > 0 {
+		t.Errorf("removed, but PID 1 is there: %v", pids)
+	}
+	remove(t, hitLive(t, s, engine.Spec{}))
+}
+
+// TestPoolBroken: if a blank box has ended, the request gets another box, built for it, and nothing is left of
+// the broken one.
+func TestPoolBroken(t *testing.T) {
+	dir := stateDir(t)
+	e := startPool(t, dir, 1)
+	create(t, e, engine.Spec{})
+	awaitPool(t, e, 1)
+	blank := blankInits(t, dir)
+	if len(blank) != 1 {
+		t.Fatalf("blank boxes: %v", blank)
+	}
+	for id, pid := range blank {
+		process, err := linux.PidfdOpen(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer process.Close()
+		if err := linux.PidfdSignal(process, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if ended, err := linux.HasExited(process, patience); !ended || err != nil {
+			t.Fatal(ended, err)
+		}
+		b := create(t, e, engine.Spec{})
+		wantOutput(t, b, "echo here", "here\n")
+		if s := poolOf(t, e); s.Misses[engine.PoolBroken] != 1 || s.Hits != 0 {
+			t.Errorf("%+v", s)
+		}
+		if left, err := filepath.Glob(filepath.Join(dir, "run-*", "boxes", id)); len(left) > 0 || err != nil {
+			t.Errorf("left of the broken box: %q, %v", left, err)
+		}
+	}
+	// What is wrong with a request is its own fault, and costs it no second box.
+	awaitPool(t, e, 1)
+	if _, err := e.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{{Source: "/does/not/exist", Target: "/x"}}}); err == nil || !strings.Contains(err.Error(), "/does/not/exist") {
+		t.Errorf("a mount of nothing: %v", err)
+	}
+	awaitPool(t, e, 1)
+	hit(t, e, engine.Spec{})
+}
+
+// TestPoolOnce: however many clients ask at once, nobody gets a box that another one has or had.
+func TestPoolOnce(t *testing.T) {
+	e := startPool(t, stateDir(t), 4)
+	for range 4 {
+		create(t, e, engine.Spec{})
+	}
+	awaitPool(t, e, 4)
+	var mu sync.Mutex
+	inits := map[int]string{}
+	var users sync.WaitGroup
+	for range 4 {
+		users.Go(func() {
+			for range 8 {
+				b, err := e.Create(t.Context(), engine.Spec{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var out strings.Builder
+				script := "ls -A /tmp /home/box /dev/shm; touch /tmp/used /home/box/used /dev/shm/used; ls /proc | grep -c '^[0-9]'"
+				r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"sh", "-c", script}, Stdout: &out})
+				if err != nil || r.ExitCode != 0 || strings.Contains(out.String(), "used") {
+					t.Errorf("%+v, %q, %v", r, out.String(), err)
+				}
+				pids := services.Init(t, b.ID())
+				mu.Lock()
+				for _, pid := range pids {
+					start, err := linux.StartTime(pid)
+					key := pid + int(start)<<24
+					if other := inits[key]; other != "" || err != nil {
+						t.Errorf("box %s has PID 1 of %s, %v", b.ID(), other, err)
+					}
+					inits[key] = b.ID()
+				}
+				mu.Unlock()
+				time.Sleep(25 * time.Millisecond)
+				if err := b.Remove(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	users.Wait()
+	if s := poolOf(t, e); s.Hits < 4 || s.Hits+s.Misses[engine.PoolEmpty] != 36 || len(s.Misses) > 1 || s.Ready > s.Limit {
+		t.Errorf("%+v", s)
+	}
+	t.Logf("%+v", poolOf(t, e))
+}
+
+// TestPoolChaos kills the launcher at random moments while boxes of the pool are built, taken, used and removed.
+// Nobody notices but by a delay, and nothing is left.
+func TestPoolChaos(t *testing.T) {
+	testutil.Long(t)
+	s, host := poolService(t, 3)
+	kills := 3
+	if testutil.Full() {
+		kills = 60
+	}
+	_, work := hostWorkspace(t)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	hits := int64(0)
+	var users sync.WaitGroup
+	for range 2 {
+		users.Go(func() {
+			for ctx.Err() == nil {
+				if err := useBox(t.Context(), s, "", work); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(100 * time.Millisecond) // in which the pool is filled
+			}
+		})
+	}
+	rng := rand.New(rand.NewPCG(seedOf(t), 0))
+	for range kills {
+		waitUntil(t, "a box is taken from the pool", func() bool { return poolOf(t, s).Hits > 0 })
+		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+		hits += poolOf(t, s).Hits
+		killLauncher(t, host.State)
+	}
+	end()
+	users.Wait()
+	remove(t, hitLive(t, s, engine.Spec{}))
+	if ids, err := s.Boxes(t.Context()); err != nil || len(ids) != 0 {
+		t.Errorf("boxes in the end: %q, %v", ids, err)
+	}
+	// Only the last launcher's blank boxes have IDs.
+	leases, err := os.ReadDir(filepath.Join(host.State, "ids"))
+	if err != nil || len(leases) > poolOf(t, s).Limit+1 {
+		t.Errorf("%d ranges of IDs are leased, %v", len(leases), err)
+	}
+	t.Logf("%d boxes were taken from the pool", hits)
+}
+
+// TestPoolIdle: an idle launcher with a pool, which nobody has asked for a box, has none.
+func TestPoolIdle(t *testing.T) {
+	e := startPool(t, stateDir(t), 8)
+	if s := poolOf(t, e); s.Ready != 0 || s.Wanted != 0 || s.Limit != 8 {
+		t.Errorf("%+v", s)
+	}
+	create(t, e, engine.Spec{ID: "chosen"})
+	if s := poolOf(t, e); s.Wanted != 0 || s.Misses[engine.PoolSpec] != 1 {
+		t.Errorf("after a box with an ID of ours: %+v", s)
+	}
 }

@@ -463,7 +463,11 @@ func (p *pool) build(s engine.Spec) error {
 	b, err := p.l.newBox(w, s)
 	if err == nil {
 		b.blank = true
-		err = p.l.create(w, b)
+		if err = p.l.create(w, b); err == nil {
+			if b.first, err = b.newSlot(); err != nil {
+				err = errors.Join(err, p.l.abandon(b, err))
+			}
+		}
 	}
 	if err == nil && !w.complete() {
 		err = errors.Join(w.why, p.l.abandon(b, w.why))
@@ -521,7 +525,11 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	if err := l.verify(b); err != nil {
 		return err
 	}
-	return l.finish(b)
+	if err := l.finish(b); err != nil {
+		return err
+	}
+	b.first.Watch()
+	return nil
 }
 
 // rename gives a blank box its ID. The name of its directory decides which box it is, and bornName says what its

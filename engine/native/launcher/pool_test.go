@@ -127,11 +127,11 @@ func TestPoolDemand(t *testing.T) {
 	want("after twenty", shares(8), [3]int{8, 0, 0})
 	want("when memory is short", shares(3), [3]int{3, 0, 0})
 	want("without room", shares(0), [3]int{})
-	ask(p, 1, 2, now)
+	ask(p, 1, 2, now.Add(time.Second))
 	want("with another kind", shares(8), [3]int{6, 2, 0})
 	now = now.Add(3 * time.Minute)
 	ask(p, 2, 7, now)
-	want("a kind of now comes before those of earlier", shares(4), [3]int{1, 0, 3})
+	want("a kind of now comes before those of earlier", shares(8), [3]int{1, 0, 7})
 	now = now.Add(demandTime - 3*time.Minute)
 	want("when the first requests are forgotten", shares(8), [3]int{0, 0, 7})
 	now = now.Add(demandTime)
@@ -166,9 +166,9 @@ func TestPoolPlan(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for kind := 1; kind < 2*maxKeys; kind++ {
-		ask(p, kind, 1, now.Add(time.Duration(kind)))
+		ask(p, kind, 1, now.Add(time.Duration(kind)*time.Second))
 	}
-	if p.plan(now, 8); len(p.shelves) != maxKeys || p.shelves[key] != nil {
+	if p.plan(now.Add(3*time.Minute), 8); len(p.shelves) != maxKeys || p.shelves[key] != nil {
 		t.Errorf("%d kinds are remembered", len(p.shelves))
 	}
 }

@@ -230,9 +230,12 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	if err != nil || !withSlot {
 		return created, files, err
 	}
-	first, err := b.newSlot()
-	if err != nil {
-		return created, files, err
+	first := b.first
+	b.first = nil
+	if first == nil {
+		if first, err = b.newSlot(); err != nil {
+			return created, files, err
+		}
 	}
 	var slotFiles []*os.File
 	created.First, slotFiles = describe(first)
