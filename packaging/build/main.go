@@ -7,7 +7,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"errors"
 	"flag"
@@ -75,10 +74,14 @@ func packageVersion(described string, date time.Time) string {
 	if m[2] != "" {
 		version += "+" + m[2] + ".g" + m[3]
 	}
-	if m[4] != "" {
-		version += cmp.Or(map[bool]string{true: "+"}[m[2] == ""], ".") + "dirty"
+	switch {
+	case m[4] == "":
+		return version
+	case m[2] == "":
+		return version + "+dirty"
+	default:
+		return version + ".dirty"
 	}
-	return version
 }
 
 func (p packages) build() error {

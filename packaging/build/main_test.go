@@ -44,7 +44,7 @@ func run(t *testing.T, name string, args ...string) string {
 func makePackages(t *testing.T, umask string) map[string]string {
 	t.Helper()
 	bin := t.TempDir()
-	run(t, "sh", "-c", "umask "+umask+" && exec make packages BIN="+bin)
+	run(t, "sh", "-c", "umask "+umask+" && SOURCE_DATE_EPOCH=1795508302 exec make packages VERSION=v0.1.0 BIN="+bin)
 	found := map[string]string{}
 	files, err := os.ReadDir(filepath.Join(bin, "packages"))
 	if err != nil {

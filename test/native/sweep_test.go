@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestSweepSparesTheLiving: what a dead launcher left is removed by its owner's
@@ -71,6 +72,7 @@ func TestSweepProof(t *testing.T) {
 // TestSweepStoppedService: before boxd is uninstalled, the boxes of the stopped service are ended. A service that
 // runs, and a box of another launcher, are left alone.
 func TestSweepStoppedService(t *testing.T) {
+	testutil.Long(t) // the sweep waits two seconds for a service that is just ending
 	s, dir := newService(t)
 	b := createLive(t, s, engine.Spec{ID: "left-behind"})
 	host, err := cgroups.Detect()
