@@ -270,7 +270,7 @@ func TestSlowReceiver(t *testing.T) {
 	}))
 	defer quick.Close()
 	o := options(slow.URL)
-	o.Receivers[0].Timeout = time.Minute
+	o.Receivers[0].Timeout, o.Receivers[0].Rate = time.Minute, 1000
 	o.Receivers = append(o.Receivers, Receiver{Name: "quick", URL: quick.URL, Secrets: exampleKeys, Rate: 1000})
 	d := newDatabase()
 	s := open(t, o, d)

@@ -121,6 +121,7 @@ func mcpInspector(t *testing.T) (node, program string) {
 
 // Each quick start works as it stands in docs/quickstarts.md, and prints what it says.
 func TestQuickStarts(t *testing.T) {
+	t.Parallel()
 	const document = "docs/quickstarts.md"
 	for _, heading := range []string{"Command line", "A judge of submitted programs", "Bot runtime", "Operator"} {
 		t.Run(heading, func(t *testing.T) {
@@ -179,6 +180,7 @@ func sorted(lines string) string {
 
 // The receiver of docs/webhooks.md, which needs no library, gets what the document says.
 func TestWebhookQuickStart(t *testing.T) {
+	t.Parallel()
 	const document = "docs/webhooks.md"
 	s, text := newStage(t), section(t, document, "Quick start")
 	s.write("boxd.yaml", blocks(t, document, "yaml")[0])
@@ -205,6 +207,7 @@ cat received
 
 // The README's first screen drives boxd in four ways.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	node, inspector := mcpInspector(t)
 	s := newStage(t)
 	s.replace = append(s.replace, "npx @modelcontextprotocol/inspector", node+" "+inspector, "bin/boxd serve", s.boxd+" serve --stop-sessions", "bin/boxd", s.boxd)

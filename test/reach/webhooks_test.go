@@ -147,6 +147,7 @@ func hooked(t *testing.T, config string) (*daemon.Daemon, *client.Client) {
 // A receiver learns what has ended in the tenants and of the kinds that it asked for, and status and
 // metrics say how it goes.
 func TestWebhooks(t *testing.T) {
+	t.Parallel()
 	all, few := newReceiver(t, false), newReceiver(t, false)
 	d, c := hooked(t, fmt.Sprintf(`webhooks:
   all: {url: "%s", secret: {env: HOOK_SECRET}}
@@ -214,6 +215,7 @@ func TestWebhooks(t *testing.T) {
 // The daemon is killed at random moments while processes and sessions end, and the receiver does not always take
 // messages: each end arrives, with one ID.
 func TestWebhooksSurviveKill(t *testing.T) {
+	t.Parallel()
 	rounds := 3
 	if testutil.Full() {
 		rounds = 100
