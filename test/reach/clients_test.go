@@ -103,8 +103,8 @@ func shows(t *testing.T, document, language, program, from string) {
 	}
 }
 
-// The Python client is what its generator makes of the document, can be installed without a network, and its
-// example does what docs/clients.md says, on the socket and by TCP.
+// The Python client is what its generator makes of the document, can be installed without a network (in the long form), and
+// its example does what docs/clients.md says, on the socket and by TCP.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	python := "/usr/bin/python3" // that of the distribution, which has pip
@@ -114,8 +114,11 @@ func TestPythonClient(t *testing.T) {
 	output(t, exec.Command(python, "../../clients/python/generate.py", fresh))
 	sameFile(t, "clients/python/boxd_client/generated.py", fresh, filepath.Join(dir, "boxd_client/generated.py"), "python3 clients/python/generate.py")
 
-	installed := t.TempDir()
-	output(t, exec.Command(python, "-m", "pip", "-q", "install", "--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--root-user-action=ignore", "--target", installed, dir))
+	installed := dir
+	if testutil.Full() {
+		installed = t.TempDir()
+		output(t, exec.Command(python, "-m", "pip", "-q", "install", "--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--root-user-action=ignore", "--target", installed, dir))
+	}
 	text := section(t, clientsDocument, "Python")
 	example := filepath.Join(dir, "examples/session.py")
 	shows(t, text, "python", example, "session = boxd.ensure_session(")
