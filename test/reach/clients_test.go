@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"io/fs"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
@@ -86,7 +86,7 @@ func daemonFor(t *testing.T) (d *daemon.Daemon, url string) {
 	testutil.RequireRoot(t)
 	dir := testutil.ReachableDir(t, "")
 	write(t, dir, map[string]string{"tokens": operatorToken + " default operator\n"})
-	d, _ = daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--listen", "127.0.0.1:0", "--tokens-file", filepath.Join(dir, "tokens")}})
+	d, _ = daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--listen", "127.0.0.1:" + freePort(t), "--tokens-file", filepath.Join(dir, "tokens")}})
 	return d, "http://" + addressOf(t, d)
 }
 
@@ -184,21 +184,27 @@ func TestTypeScriptClient(t *testing.T) {
 	write(t, project, map[string]string{"follow.mjs": string(script)})
 	follow := exec.CommandContext(t.Context(), node, "follow.mjs", url, operatorToken)
 	follow.Dir = project
-	var out bytes.Buffer
-	follow.Stdout, follow.Stderr = &out, &out
+	var stderr bytes.Buffer
+	follow.Stderr = &stderr
+	out, err := follow.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := follow.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond) // at some moment
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "begun\n" {
+		t.Errorf("%q, %v: %s", line, follow.Wait(), &stderr)
+		return
+	}
 	if err := d.Kill(); err != nil {
 		t.Error(err)
 	}
-	d.Args = append(d.Args, "--listen", strings.TrimPrefix(url, "http://"))
 	if err := d.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if err := follow.Wait(); err != nil {
-		t.Errorf("%v: %s", err, &out)
+		t.Errorf("%v: %s", err, &stderr)
 	}
 }
 

@@ -3,7 +3,6 @@ package reach
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +46,7 @@ func code(t *testing.T, text, language string) (list []string) {
 }
 
 // stage is a directory in which scripts of documents run. Paths below /srv are in it, and ports of
-// the documents are others.
+// the documents are others, and so are times that a busy machine may need.
 type stage struct {
 	t       *testing.T
 	dir     string
@@ -60,14 +59,10 @@ func newStage(t *testing.T) *stage {
 	testutil.RequireRoot(t)
 	s := &stage{t: t, dir: testutil.ReachableDir(t, "")}
 	s.boxd, _ = testutil.BuildBinaries(t)
-	s.replace = []string{"/srv/", s.dir + "/srv/", "boxd serve", "boxd serve --stop-sessions"}
+	s.replace = []string{"/srv/", s.dir + "/srv/", "boxd serve", "boxd serve --stop-sessions",
+		"--wait 10s", "--wait 2m", "timeout: 2s", "timeout: 8s", "--timeout 10s", "--timeout 2m"}
 	for _, port := range []string{"8420", "5410", "9000"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, free, _ := net.SplitHostPort(l.Addr().String())
-		l.Close()
+		free := freePort(t)
 		s.replace = append(s.replace, "127.0.0.1:"+port, "127.0.0.1:"+free, `"127.0.0.1", `+port, `"127.0.0.1", `+free)
 	}
 	if err := os.MkdirAll(filepath.Join(s.dir, "srv", "boxd"), 0o755); err != nil {

@@ -22,7 +22,7 @@ except BoxdError as err:
     print(err.status, err.code, err.field)
 
 # Output as it arrives.
-for part in boxd.exec_stream("example-py", ExecRequest(shell="echo one; sleep 0.1; echo two >&2")):
+for part in boxd.exec_stream("example-py", ExecRequest(shell="echo one; sleep 0.5; echo two >&2")):
     print(part.stream or "end", repr(part.data) if part.stream else part.result.verdict)
 
 # Files.

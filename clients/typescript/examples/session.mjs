@@ -21,7 +21,7 @@ try {
 }
 
 // Output as it arrives.
-for await (const part of execStream(client, path.id, { shell: "echo one; sleep 0.1; echo two >&2" })) {
+for await (const part of execStream(client, path.id, { shell: "echo one; sleep 0.5; echo two >&2" })) {
   console.log(part.stream ?? "end", JSON.stringify(part.data) ?? part.result?.verdict);
 }
 

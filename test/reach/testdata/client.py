@@ -42,7 +42,7 @@ p = boxd.start_process("c", ProcessRequest(id="p", argv=["sleep", "1000"]))
 check("process", p.state == "running" and p.exit_code is None and p.ended_at is None)
 check("no body", boxd.stop_process("c", "p").state == "stopped")
 for call, code, status in ((lambda: boxd.get_session("none"), "session_not_found", 404), (lambda: Client(sys.argv[1], token="x" * 24).status(), "unauthenticated", 401),
-                           (lambda: boxd.exec("c", ExecRequest()), "invalid", 422), (lambda: boxd.get_session("../status"), "invalid", 422)):
+                           (lambda: boxd.exec("c", ExecRequest()), "invalid", 422), (lambda: boxd.get_session("../status"), "bad_path", 400)):
     try:
         check("an error", False, call())
     except BoxdError as e:
