@@ -60,7 +60,7 @@ func newStage(t *testing.T) *stage {
 	s := &stage{t: t, dir: testutil.ReachableDir(t, "")}
 	s.boxd, _ = testutil.BuildBinaries(t)
 	s.replace = []string{"/srv/", s.dir + "/srv/", "boxd serve", "boxd serve --stop-sessions",
-		"--wait 10s", "--wait 2m", "timeout: 2s", "timeout: 8s", "--timeout 10s", "--timeout 2m"}
+		"--wait 10s", "--wait 2m", "timeout: 2s", "timeout: 5s", "--timeout 10s", "--timeout 2m"}
 	for _, port := range []string{"8420", "5410", "9000"} {
 		free := freePort(t)
 		s.replace = append(s.replace, "127.0.0.1:"+port, "127.0.0.1:"+free, `"127.0.0.1", `+port, `"127.0.0.1", `+free)
