@@ -13,7 +13,9 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/images"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
@@ -31,6 +33,8 @@ type Options struct {
 	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
 	// to.
 	Health func(ctx context.Context) error
+	// Pool describes the boxes that the engine has built ahead of time; nil: it builds none.
+	Pool func(ctx context.Context) (engine.PoolState, error)
 	// Langbot reports why LangBot's protocol is not ready; nil: it is not served on an address of its own.
 	Langbot func(ctx context.Context) error
 	// Warnings returns what the operator of the daemon should change; nil: nothing.
@@ -103,10 +107,10 @@ type Server struct {
 	// How many requests and relays one tenant may have open.
 	loggingIn                              chan struct{} // maxLogins places
 	requestShare, relayShare, previewShare *share
-	previewing                             chan struct{} // holds a token for each request to a host name of previews
-	histories                              chan struct{} // holds a token for each answer about the history or the usage
-	historyShare                           *share        // of one tenant, of histories
-	outputs                                *outputBudget
+	previewing                             chan struct{}  // holds a token for each request to a host name of previews
+	histories                              chan struct{}  // holds a token for each answer about the history or the usage
+	historyShare                           *share         // of one tenant, of histories
+	outputs                                *budget.Budget // of the content of outputs
 	logins                                 endedLogins
 
 	base    context.Context // of all requests
@@ -141,7 +145,7 @@ func New(o Options) *Server {
 		loggingIn: make(chan struct{}, maxLogins), requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays), previewShare: newShare(o.MaxConnections),
 		previewing: make(chan struct{}, o.MaxConnections),
 		histories:  make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
-		outputs: newOutputBudget(),
+		outputs: budget.New(maxOutputBytes, tenantOutputBytes),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)

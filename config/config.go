@@ -40,11 +40,12 @@ type Config struct {
 	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`
-	// OCI names programs for Policy.Engines. Root passes them to the launcher, which executes them as root.
-	OCI        OCI        `yaml:"oci"`
-	Containerd Containerd `yaml:"containerd"`
+	// Programs are for Policy.Engines. Root passes them to the launcher, which executes them as root.
+	Programs Programs `yaml:",inline"`
 	// Webhooks by name: who is told when a managed process or a session has ended.
 	Webhooks map[string]Webhook `yaml:"webhooks"`
+	// Pool is how many boxes the launcher may build before they are asked for; 0 is none.
+	Pool int `yaml:"pool"`
 
 	Policy policy.Config `yaml:",inline"`
 }
@@ -54,19 +55,6 @@ const (
 	NetworkOff   = "off"   // boxes have loopback, whatever profiles and requests say
 	NetworkProxy = "proxy" // a proxy of the daemon connects the boxes that ask for a network and may have one
 )
-
-// OCI names the runtimes of engine "oci". An empty path: where distributions have the program.
-type OCI struct {
-	Runtime string `yaml:"runtime"` // runc, for isolation namespaces
-	GVisor  string `yaml:"gvisor"`  // runsc, for isolation gvisor
-}
-
-// Containerd says which containerd engine "containerd" uses. Empty: its socket where distributions have it,
-// and io.containerd.runc.v2.
-type Containerd struct {
-	Address string `yaml:"address"` // path of its socket
-	Runtime string `yaml:"runtime"`
-}
 
 // Socket is the Unix socket for local clients.
 type Socket struct {

@@ -58,15 +58,19 @@ func (c *Config) derive() error {
 		{"preview.tls.key", c.Preview.TLS.Key, true},
 		{"tokens_file", c.TokensFile, true},
 		{"init_path", c.InitPath, true},
-		{"oci.runtime", c.OCI.Runtime, true},
-		{"oci.gvisor", c.OCI.GVisor, true},
-		{"containerd.address", c.Containerd.Address, true},
 	} {
 		if p.value == "" && p.optional {
 			continue
 		}
 		if err := validatePath(p.field, p.value); err != nil {
 			return err
+		}
+	}
+	for _, p := range c.Programs.all() {
+		if p.isPath && *p.value != "" {
+			if err := validatePath(p.key, *p.value); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -621,6 +621,21 @@ class OutputFile:
 
 
 @dataclass
+class Pool:
+    # Boxes taken from the pool since the launcher started.
+    hits: int
+    # The most that there may be.
+    limit: int
+    # Boxes built on request since then, by reason: empty (there was none of the kind), spec (there is never
+    # one of the kind), broken (it could not be completed).
+    misses: Dict[str, int]
+    # As many as there are.
+    ready: int
+    # As many as the demand of the last minutes asks for.
+    wanted: int
+
+
+@dataclass
 class Port:
     address: str
     port: int
@@ -1152,6 +1167,8 @@ class SessionRequest:
     scope: Optional[str] = None
     # Whether the session holds sensitive data: then it has no network, for good.
     sensitive: Optional[bool] = None
+    # Refuse a scope with a {name} whose variable is missing, as if the tenant's scopes were strict.
+    strict_scope: Optional[bool] = None
     # Default timeout of an exec, in seconds.
     timeout: Optional[Union[float, str]] = None
     # Size of /tmp, of the home directory and of /dev/shm, each.
@@ -1329,6 +1346,9 @@ class Status:
     # Whether LangBot can use the daemon: what its protocol's /readyz says. Absent: langbot.listen is not
     # configured.
     langbot: Optional[Health] = None
+    # Boxes that are built before they are asked for; for callers of all tenants, and absent if there is no
+    # pool.
+    pool: Optional[Pool] = None
     # Ports of sessions have host names, so there can be links to them.
     previews: Optional[bool] = None
     # Limits and what is in use.

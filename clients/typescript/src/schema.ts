@@ -1666,6 +1666,32 @@ export interface components {
             /** Format: int64 */
             size: number;
         };
+        Pool: {
+            /**
+             * Format: int64
+             * @description Boxes taken from the pool since the launcher started.
+             */
+            hits: number;
+            /**
+             * Format: int64
+             * @description The most that there may be.
+             */
+            limit: number;
+            /** @description Boxes built on request since then, by reason: empty (there was none of the kind), spec (there is never one of the kind), broken (it could not be completed). */
+            misses: {
+                [key: string]: number;
+            };
+            /**
+             * Format: int64
+             * @description As many as there are.
+             */
+            ready: number;
+            /**
+             * Format: int64
+             * @description As many as the demand of the last minutes asks for.
+             */
+            wanted: number;
+        };
         Port: {
             address: string;
             /** Format: int64 */
@@ -2340,6 +2366,8 @@ export interface components {
             scope?: string;
             /** @description Whether the session holds sensitive data: then it has no network, for good. */
             sensitive?: boolean;
+            /** @description Refuse a scope with a {name} whose variable is missing, as if the tenant's scopes were strict. */
+            strict_scope?: boolean;
             /** @description Default timeout of an exec, in seconds. */
             timeout?: number | string;
             /** @description Size of /tmp, of the home directory and of /dev/shm, each. */
@@ -2518,6 +2546,8 @@ export interface components {
             execs: number;
             /** @description Whether LangBot can use the daemon: what its protocol's /readyz says. Absent: langbot.listen is not configured. */
             langbot?: components["schemas"]["Health"];
+            /** @description Boxes that are built before they are asked for; for callers of all tenants, and absent if there is no pool. */
+            pool?: components["schemas"]["Pool"];
             /** @description Ports of sessions have host names, so there can be links to them. */
             previews?: boolean;
             /**
