@@ -44,6 +44,7 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/ui.md", "or when somebody signs out", "api/login_test.go TestLogin"},
 	{"SECURITY.md", "can use a login", "api/login_test.go TestPageCredentials, test/ui/hostile_test.go TestOtherPages"},
 
+	{"docs/webhooks.md", "shows each receiver to administrators", "api/webhooks_test.go TestWebhookStates"},
 	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
 	{"docs/config.md", "users with write permission may connect", "internal/daemon/listen_test.go TestListenUnixModeAndParents, config/validate_test.go TestValidate"},
 	{"docs/config.md", "An address that other hosts reach needs `tokens_file`", "config/validate_test.go TestListen"},

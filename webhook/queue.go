@@ -131,7 +131,7 @@ func (q *queue) takeOutLocked(m *message) bool {
 // run begins attempts, and removes messages that need none any more, until the sender closes.
 func (q *queue) run() {
 	defer close(q.done)
-	for {
+	for !q.isStopped() {
 		now := time.Now()
 		q.mu.Lock()
 		for len(q.list) > 0 && now.Sub(q.list[0].at) > q.r.MaxAge {
@@ -152,12 +152,19 @@ func (q *queue) run() {
 		case <-timer.C:
 		case <-q.wake:
 		case <-q.stopped:
-			timer.Stop()
-			q.work.Wait()
-			q.clear(time.Now().Add(removePause)) // whatever happened before
-			return
 		}
 		timer.Stop()
+	}
+	q.work.Wait()
+	q.clear(time.Now().Add(removePause)) // also if that was to wait
+}
+
+func (q *queue) isStopped() bool {
+	select {
+	case <-q.stopped:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -2,10 +2,13 @@ package reach
 
 import (
 	"bytes"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,6 +58,20 @@ func addressOf(t *testing.T, d *daemon.Daemon) string {
 		t.Fatalf("the daemon does not say where it listens: %s", log)
 	}
 	return string(addresses[len(addresses)-1][1])
+}
+
+// freePort returns a port that nothing listens on, and that the kernel gives to nobody by itself.
+func freePort(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		port := strconv.Itoa(10000 + rand.N(20000)) // below net.ipv4.ip_local_port_range
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // write writes files of a directory that only root needs to read.

@@ -3,7 +3,6 @@ package reach
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,7 +46,7 @@ func code(t *testing.T, text, language string) (list []string) {
 }
 
 // stage is a directory in which scripts of documents run. Paths below /srv are in it, and ports of
-// the documents are others.
+// the documents are others, and so are times that a busy machine may need.
 type stage struct {
 	t       *testing.T
 	dir     string
@@ -60,14 +59,10 @@ func newStage(t *testing.T) *stage {
 	testutil.RequireRoot(t)
 	s := &stage{t: t, dir: testutil.ReachableDir(t, "")}
 	s.boxd, _ = testutil.BuildBinaries(t)
-	s.replace = []string{"/srv/", s.dir + "/srv/", "boxd serve", "boxd serve --stop-sessions"}
+	s.replace = []string{"/srv/", s.dir + "/srv/", "boxd serve", "boxd serve --stop-sessions",
+		"--wait 10s", "--wait 2m", "timeout: 2s", "timeout: 5s", "--timeout 10s", "--timeout 2m"}
 	for _, port := range []string{"8420", "5410", "9000"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, free, _ := net.SplitHostPort(l.Addr().String())
-		l.Close()
+		free := freePort(t)
 		s.replace = append(s.replace, "127.0.0.1:"+port, "127.0.0.1:"+free, `"127.0.0.1", `+port, `"127.0.0.1", `+free)
 	}
 	if err := os.MkdirAll(filepath.Join(s.dir, "srv", "boxd"), 0o755); err != nil {
@@ -121,6 +116,7 @@ func mcpInspector(t *testing.T) (node, program string) {
 
 // Each quick start works as it stands in docs/quickstarts.md, and prints what it says.
 func TestQuickStarts(t *testing.T) {
+	t.Parallel()
 	const document = "docs/quickstarts.md"
 	for _, heading := range []string{"Command line", "A judge of submitted programs", "Bot runtime", "Operator"} {
 		t.Run(heading, func(t *testing.T) {
@@ -179,6 +175,7 @@ func sorted(lines string) string {
 
 // The receiver of docs/webhooks.md, which needs no library, gets what the document says.
 func TestWebhookQuickStart(t *testing.T) {
+	t.Parallel()
 	const document = "docs/webhooks.md"
 	s, text := newStage(t), section(t, document, "Quick start")
 	s.write("boxd.yaml", blocks(t, document, "yaml")[0])
@@ -205,6 +202,7 @@ cat received
 
 // The README's first screen drives boxd in four ways.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	node, inspector := mcpInspector(t)
 	s := newStage(t)
 	s.replace = append(s.replace, "npx @modelcontextprotocol/inspector", node+" "+inspector, "bin/boxd serve", s.boxd+" serve --stop-sessions", "bin/boxd", s.boxd)

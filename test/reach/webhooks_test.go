@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -140,17 +141,21 @@ func (r *receiver) verify(t *testing.T) {
 func hooked(t *testing.T, config string) (*daemon.Daemon, *client.Client) {
 	testutil.RequireRoot(t)
 	dir := testutil.ReachableDir(t, "")
-	write(t, dir, map[string]string{"boxd.yaml": config})
+	write(t, dir, map[string]string{"boxd.yaml": strings.ReplaceAll(config, "$DIR", dir), "secret": hookSecret + " whsec_" + strings.Repeat("A", 32) + "\n"})
+	if err := os.Chmod(filepath.Join(dir, "secret"), 0o644); err != nil { // for the daemon's user
+		t.Fatal(err)
+	}
 	return daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--config", filepath.Join(dir, "boxd.yaml")}, Env: []string{"HOOK_SECRET=" + hookSecret}})
 }
 
 // A receiver learns what has ended in the tenants and of the kinds that it asked for, and status and
 // metrics say how it goes.
 func TestWebhooks(t *testing.T) {
+	t.Parallel()
 	all, few := newReceiver(t, false), newReceiver(t, false)
 	d, c := hooked(t, fmt.Sprintf(`webhooks:
   all: {url: "%s", secret: {env: HOOK_SECRET}}
-  few: {url: "%s", secret: {env: HOOK_SECRET}, events: [removed], tenants: [alice]}
+  few: {url: "%s", secret: {file: "$DIR/secret"}, events: [removed], tenants: [alice]}
   dead: {url: "http://127.0.0.1:1/", secret: {env: HOOK_SECRET}}
 `, all.URL, few.URL))
 	alice, err := client.New(client.Options{Socket: d.Socket(), Tenant: "alice"})
@@ -184,6 +189,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	few.mu.Unlock()
 	all.verify(t)
+	few.verify(t) // which has two signatures
 
 	// A receiver that is dead is in the status, and costs nobody anything.
 	var states []apitypes.WebhookState
@@ -214,6 +220,7 @@ func TestWebhooks(t *testing.T) {
 // The daemon is killed at random moments while processes and sessions end, and the receiver does not always take
 // messages: each end arrives, with one ID.
 func TestWebhooksSurviveKill(t *testing.T) {
+	t.Parallel()
 	rounds := 3
 	if testutil.Full() {
 		rounds = 100
