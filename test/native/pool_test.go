@@ -295,9 +295,25 @@ func TestPoolBox(t *testing.T) {
 			p, q := hit(t, warm, c.then), create(t, cold, c.then)
 			user := c.then.User
 			wantSame(t, "outside, before the first command", factsOutside(t, p, user), factsOutside(t, q, user))
+			wantSameReceipt(t, p, q)
 			wantSame(t, "inside", factsInside(t, p, user), factsInside(t, q, user))
 			wantSame(t, "outside", factsOutside(t, p, user), factsOutside(t, q, user))
 		})
+	}
+}
+
+// wantSameReceipt compares what the same command uses in a box of the pool and in a cold one.
+func wantSameReceipt(t *testing.T, pooled, cold engine.Box) {
+	t.Helper()
+	p, c := run(t, pooled, shell("true")).Receipt, run(t, cold, shell("true")).Receipt
+	if (p.MemoryPeak == nil) != (c.MemoryPeak == nil) || (p.PIDsPeak == nil) != (c.PIDsPeak == nil) {
+		t.Fatalf("receipts differ: %+v, cold %+v", p, c)
+	}
+	if c.MemoryPeak != nil && max(*p.MemoryPeak, *c.MemoryPeak)-min(*p.MemoryPeak, *c.MemoryPeak) > 512<<10 {
+		t.Errorf("the command had %d bytes of memory at most, in a cold box %d", *p.MemoryPeak, *c.MemoryPeak)
+	}
+	if c.PIDsPeak != nil && *p.PIDsPeak != *c.PIDsPeak {
+		t.Errorf("the command had %d processes at most, in a cold box %d", *p.PIDsPeak, *c.PIDsPeak)
 	}
 }
 
