@@ -42,7 +42,7 @@ type LauncherOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes, besides the launcher.
 	Runtimes Runtimes
-	// Pool is how many boxes the launcher may build ahead of time, 0 to 256, see [engine.Pooled]; 0 is
+	// Pool is how many boxes the launcher may build ahead of time, 0 to 64, see [engine.Pooled]; 0 is
 	// none.
 	Pool int
 	// Logger receives problems that no call returns as an error; nil discards them.

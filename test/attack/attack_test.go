@@ -33,12 +33,13 @@ const probeTarget = "/opt/probe"
 func TestProbes(t *testing.T) {
 	testutil.RequireRoot(t)
 	e := boxes.Start(t)
-	tryProbes(t, []bool{false, true}, func(t *testing.T, s engine.Spec) engine.Box { return create(t, e, s) })
+	tryProbes(t, []bool{false, true}, probeUsers, func(t *testing.T, s engine.Spec) engine.Box { return create(t, e, s) })
 }
 
-// TestProbesOfPool tries every probe in boxes that were built before they were asked for, in short only in those
-// with a read-only root.
+// TestProbesOfPool tries every probe in boxes that were built before they were asked for, in short only in one
+// with a read-only root, as its root.
 func TestProbesOfPool(t *testing.T) {
+	testutil.Long(t)
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)
 	e, err := native.Start(t.Context(), native.Options{InitPath: initPath, Pool: 8})
@@ -57,11 +58,11 @@ func TestProbesOfPool(t *testing.T) {
 		}
 		return s
 	}
-	writable := []bool{false}
+	writable, users := []bool{false}, probeUsers[:1]
 	if testutil.Full() {
-		writable = []bool{false, true}
+		writable, users = []bool{false, true}, probeUsers
 	}
-	tryProbes(t, writable, func(t *testing.T, s engine.Spec) engine.Box {
+	tryProbes(t, writable, users, func(t *testing.T, s engine.Spec) engine.Box {
 		// Boxes of an earlier kind may still be ready, so only a hit tells that there was one of this kind.
 		for end := time.Now().Add(boxtest.Patience); ; {
 			before := state().Hits
@@ -77,11 +78,14 @@ func TestProbesOfPool(t *testing.T) {
 	})
 }
 
-// tryProbes tries every probe in boxes with the given kinds of root.
-func tryProbes(t *testing.T, writable []bool, create func(*testing.T, engine.Spec) engine.Box) {
+// probeUsers are the users as whom probes run.
+var probeUsers = []engine.User{{}, {UID: 1000, GID: 1000}}
+
+// tryProbes tries every probe in boxes with the given kinds of root, as each of users.
+func tryProbes(t *testing.T, writable []bool, users []engine.User, create func(*testing.T, engine.Spec) engine.Box) {
 	program, bait := buildProbe(t), setBait(t)
 	for _, writableRoot := range writable {
-		for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
+		for _, user := range users {
 			root := "root=ro"
 			if writableRoot {
 				root = "root=rw"

@@ -18,8 +18,7 @@ import (
 // handedOver are cases in which a box of the pool could differ from one that was built on request: in what
 // is set at the hand-over, and in what the launcher later finds the box by.
 var handedOver = []string{
-	"Root", "MemoryLimitOfChild", "PIDsLimitExact", "Unlimited", "SocketMemory", "TmpSizes", "ReceiptMemory", "UpdatePIDs",
-	"MountOptions", "NestedLiveMounts", "Events", "InitKilled",
+	"Root", "MemoryLimitOfChild", "Unlimited", "SocketMemory", "TmpSizes", "ReceiptMemory", "UpdatePIDs", "MountOptions", "NestedLiveMounts", "InitKilled",
 }
 
 // pooled is a service whose pool has boxes when a case asks for one.

@@ -29,6 +29,7 @@ import (
 //	<instance>/service     its boxes outlive their launcher: no sweep touches it
 //	<instance>/generation  how many launchers a service has had
 //	<instance>/boxes/<box>/
+//	<instance>/boxes/<box>/born         symlink: its name in cgroups and leases, if that is not its ID, see pool
 //	<instance>/boxes/<box>/box.json     service only: the record for the next launcher
 //	<instance>/boxes/<box>/kept/<slot>  service only: a slot that an adoption spares
 //	<instance>/private/    tmpfs in the launcher's mount namespace: roots being

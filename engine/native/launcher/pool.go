@@ -106,8 +106,9 @@ func idForm(id string) (prefix string, random int, ok bool) {
 	return id[:i], random, random >= 16 && random <= 26 && strings.Trim(id[i:], base32) == ""
 }
 
-// MaxPool is the largest number of boxes that a launcher builds ahead of time.
-const MaxPool = 256
+// MaxPool is the largest number of boxes that a launcher builds ahead of time. Each holds some 35
+// descriptors of the launcher.
+const MaxPool = 64
 
 func parsePool(text string) (int, error) {
 	n, err := strconv.Atoi(text)
@@ -389,7 +390,7 @@ func (p *pool) fill() {
 
 // fillOnce removes the boxes that are too many, and builds those that are missing.
 func (p *pool) fillOnce() {
-	for {
+	for quiet := false; ; {
 		surplus, missing := p.plan(time.Now(), p.room())
 		for _, b := range surplus {
 			if err := p.l.discard(b); err != nil {
@@ -397,13 +398,17 @@ func (p *pool) fillOnce() {
 			}
 			p.drop(b.name)
 		}
-		if missing == nil || !p.awaitQuiet() {
+		if missing == nil {
 			return
 		}
-		// The demand may have changed meanwhile.
-		if _, missing = p.plan(time.Now(), p.room()); missing == nil {
+		if !quiet {
+			if !p.awaitQuiet() {
+				return
+			}
+			quiet = true // the demand may have changed meanwhile
 			continue
 		}
+		quiet = false
 		if err := p.build(*missing); err != nil {
 			fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again in %v: %v\n", failedPause, oneline.Error(err))
 			select {

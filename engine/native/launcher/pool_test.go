@@ -184,7 +184,7 @@ func TestNoPool(t *testing.T) {
 	if err := p.close(); err != nil {
 		t.Error(err)
 	}
-	for _, text := range []string{"-1", "257", "x", ""} {
+	for _, text := range []string{"-1", "65", "x", ""} {
 		if _, err := parsePool(text); err == nil {
 			t.Errorf("%q is a size of a pool", text)
 		}
