@@ -49,6 +49,8 @@ type EngineOptions struct {
 	// OCI and Containerd are what engines of these names use.
 	OCI        config.OCI
 	Containerd config.Containerd
+	// OneBox: see native.Options.
+	OneBox bool
 	// AllowDegraded is that of boxes that unpack images.
 	AllowDegraded bool
 }
