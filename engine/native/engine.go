@@ -171,7 +171,8 @@ func (e *Engine) Close() error {
 	e.link.close()
 	if e.oneBox && len(boxes) == 0 {
 		e.null.Close()
-		return e.launcher.Process.Release()
+		go func() { _ = e.launcher.Wait() }() // a process that lives on reaps it
+		return nil
 	}
 	err := e.endLauncher(closePatience + time.Duration(len(boxes))*boxPatience)
 	for _, b := range boxes {
