@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +17,6 @@ import (
 
 // ControlFD is the descriptor of the agent's connection to the launcher.
 const ControlFD = 3
-
-// memoryLimit is the size in bytes that the Go runtime tries hard not to exceed.
-const memoryLimit = 8 << 20
 
 // agent is the state of PID 1.
 type agent struct {
@@ -44,12 +39,6 @@ func Main() error {
 	// Commands must not inherit the launcher's setting. The memory that is in use by now, and
 	// the rest of the memory that threads.c names, stays in small pages.
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) // fails on kernels without huge pages
-	debug.SetMemoryLimit(memoryLimit)
-	debug.SetGCPercent(50)
-	// Two threads wait in system calls most of the time. Each holds a processor of the
-	// runtime, whose monitor would retake it every few microseconds unless other
-	// processors are idle.
-	runtime.GOMAXPROCS(4)
 	// No signal may end the box. Commands cannot even send one, because no command has
 	// the agent's user. The signals are caught instead of ignored, because commands
 	// would inherit an ignored signal.

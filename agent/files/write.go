@@ -2,7 +2,7 @@ package files
 
 import (
 	"cmp"
-	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"io"
 	"os"
@@ -185,7 +185,13 @@ func (t *target) link(f *os.File) (string, error) {
 	return name, err
 }
 
-func temporaryName() string { return ".boxd-" + rand.Text() }
+// temporaryName asks the kernel itself. Linking crypto/rand would give every box a megabyte of code to load,
+// and an array of 32 MiB.
+func temporaryName() string {
+	var random [16]byte
+	_ = linux.Retry(func() error { _, err := unix.Getrandom(random[:], 0); return err }) // it fails for no other reason
+	return ".boxd-" + hex.EncodeToString(random[:])
+}
 
 // append appends to the target. If that fails, it truncates the target to its former size,
 // unless another process has appended something meanwhile.

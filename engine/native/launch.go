@@ -43,6 +43,9 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	if o.Pool > 0 {
 		args = append(args, "--pool", strconv.Itoa(o.Pool))
 	}
+	if o.OneBox {
+		args = append(args, rpc.OneBoxOption, "true")
+	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
 	args = append(args, programs.Args(LauncherFD+1)...)
 	cmd, err := startInit(exe, append([]*os.File{socket}, more.List()...), unix.CLONE_NEWNS, args...) // keeps its mounts private

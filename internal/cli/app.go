@@ -47,6 +47,7 @@ type EngineOptions struct {
 	StateDir string          // of locks and leases
 	DataDir  string          // of the layers of images; empty: boxes have the host's root only
 	Programs config.Programs // of engines
+	OneBox   bool            // see native.Options
 	// AllowDegraded is that of boxes that unpack images.
 	AllowDegraded bool
 }

@@ -109,6 +109,7 @@ func (a *App) run(f *runFlags, args []string) error {
 // fails is reported on stderr; the result stays the same.
 func (a *App) execute(r request, f *runFlags, signals *signalWatch) (result engine.Result, denied []egress.Denial, err error) {
 	ctx := signals.ctx
+	r.options.OneBox = true
 	eng, err := a.NewEngine(ctx, r.options)
 	if err != nil {
 		return result, nil, err

@@ -3,8 +3,6 @@ package linux
 import (
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"os"
 	"time"
 
@@ -19,7 +17,7 @@ func SealedCopy(src *os.File, name string) (*os.File, error) {
 		return nil, err
 	}
 	dst := os.NewFile(uintptr(fd), "memfd:"+name)
-	if _, err := io.Copy(dst, io.NewSectionReader(src, 0, math.MaxInt64)); err != nil {
+	if err := sendAll(dst, src); err != nil {
 		dst.Close()
 		return nil, fmt.Errorf("copying %s to memory: %w", name, err)
 	}
@@ -29,6 +27,21 @@ func SealedCopy(src *os.File, name string) (*os.File, error) {
 		return nil, err
 	}
 	return dst, nil
+}
+
+// sendAll copies a file within the kernel, which takes half as many copies and a hundredth of the system
+// calls of reading and writing it.
+func sendAll(dst, src *os.File) error {
+	for offset := int64(0); ; {
+		n, err := unix.Sendfile(int(dst.Fd()), int(src.Fd()), &offset, 1<<30)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return os.NewSyscallError("sendfile", err)
+		case n == 0:
+			return nil
+		}
+	}
 }
 
 // sealPatience bounds how long seal retries.

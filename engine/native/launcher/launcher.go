@@ -77,18 +77,22 @@ type Launcher struct {
 	stopWatching chan struct{}  // closed to end them; nil before they start
 }
 
+// logLevel is that of libcontainer, here and in its stage. By default its C part would write some
+// thirty lines for each box, of which each wakes this process.
+const logLevel = logrus.ErrorLevel
+
 // quietLibcontainer silences libcontainer's log: its errors say the same. It also has the
 // init stage start with one processor. The stage would reduce itself to one in any case,
 // but only after it has looked for a limit and stopped its threads.
 func quietLibcontainer() {
-	logrus.SetLevel(logrus.ErrorLevel)
+	logrus.SetLevel(logLevel)
 	os.Setenv("GOMAXPROCS", "1") // for the stage: this process has read its own already
 }
 
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] --programs FD,FD.
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] [--one-box true] --programs FD,FD.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
@@ -139,6 +143,7 @@ type options struct {
 	runtimes          rpc.Runtimes
 	programs          programs.Files
 	pool              int // see ServiceOptions
+	oneBox            bool // the client will create one box only
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -148,6 +153,8 @@ func parseOptions(args []string) (o options, err error) {
 			o.stateDir = value
 		case name == "--data-dir":
 			o.dataDir = value
+		case name == rpc.OneBoxOption:
+			o.oneBox = value == "true"
 		case name == programs.Option:
 			if o.programs, err = programs.Inherited(value); err != nil {
 				return o, err
@@ -229,6 +236,7 @@ func (l *Launcher) openHost(o options) error {
 		return err
 	}
 	l.views.dir = filepath.Join(l.instance.private(), "views")
+	l.networks = newNetworks(o.oneBox) // in parallel
 	openHost := rootfs.OpenHost
 	if l.service != nil {
 		openHost = rootfs.OpenReachableHost
@@ -236,7 +244,6 @@ func (l *Launcher) openHost(o options) error {
 	if l.image, err = openHost(filepath.Join(l.instance.private(), "host"), etcCache); err != nil {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
-	l.networks = newNetworks()
 	l.openRuntimes(o.runtimes)
 	if err := l.hideCgroups(); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/opencontainers/runc/libcontainer"
@@ -36,6 +37,7 @@ func (n native) prepare(b *box, control, home *os.File) (birth, error) {
 		Init:       true,
 		Args:       []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraProgram), "agent"},
 		Env:        agentEnv,
+		LogLevel:   strconv.Itoa(int(logLevel)),
 		Cwd:        "/",
 		UID:        initID(b.spec),
 		GID:        initID(b.spec),

@@ -16,6 +16,8 @@ import (
 type networks struct {
 	ready chan made
 	taken atomic.Bool // and the next one is not being made yet
+	once  bool        // only the first one is made ahead
+	asked atomic.Bool // prepare has been called
 }
 
 type made struct {
@@ -23,8 +25,8 @@ type made struct {
 	err error
 }
 
-func newNetworks() *networks {
-	n := &networks{ready: make(chan made, 1)}
+func newNetworks(once bool) *networks {
+	n := &networks{ready: make(chan made, 1), once: once}
 	n.taken.Store(true)
 	n.prepare()
 	return n
@@ -33,7 +35,7 @@ func newNetworks() *networks {
 // prepare makes the next namespace in the background, unless there is one already or one is
 // being made.
 func (n *networks) prepare() {
-	if !n.taken.CompareAndSwap(true, false) {
+	if n.asked.Swap(true) && n.once || !n.taken.CompareAndSwap(true, false) {
 		return
 	}
 	go func() {
@@ -56,6 +58,9 @@ func (n *networks) take() (*os.File, error) {
 
 // close closes the namespace that is ready or being made, unless making it hangs.
 func (n *networks) close() {
+	if n.taken.Load() {
+		return
+	}
 	select {
 	case m := <-n.ready:
 		m.ns.Close() // a nil file is fine

@@ -51,7 +51,7 @@ func Service(o ServiceOptions) error {
 	s.roots, err = o.roots()
 	var l *Launcher
 	if err == nil {
-		l, err = open(options{o.StateDir, o.DataDir, o.Runtimes, o.programs, o.Pool}, s)
+		l, err = open(options{stateDir: o.StateDir, dataDir: o.DataDir, runtimes: o.Runtimes, programs: o.programs, pool: o.Pool}, s)
 	}
 	if err != nil {
 		s.refuseAll(err)

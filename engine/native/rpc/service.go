@@ -2,6 +2,10 @@ package rpc
 
 import "github.com/boxd/boxd/engine"
 
+// OneBoxOption is the option of boxd-init launcher by which a client says whether it will create one box only:
+// "true" or "false". The launcher then prepares nothing for a second one.
+const OneBoxOption = "--one-box"
+
 // A launcher that runs as a service (boxd-init launcher --service) also understands
 // these requests. It also speaks first, on every connection:
 //
