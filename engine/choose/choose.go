@@ -112,7 +112,9 @@ func (c *Chooser[B]) create(ctx context.Context, b engine.Spec, r Request, begun
 			if reason == "" {
 				b.Engine, b.Isolation = name, wall
 				box, err := c.build(ctx, b)
-				c.count(err == nil, Pair{name, wall})
+				if err == nil || ctx.Err() == nil { // else the caller has given up
+					c.count(err == nil, Pair{name, wall})
+				}
 				if err == nil {
 					c.count(false, over...)
 					return box, choice(r, b, passed[:better], passed[better:]), nil

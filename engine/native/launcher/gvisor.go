@@ -198,12 +198,15 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 // memory: then runsc kills the others (unexpectedStubExit in its platform systrap). Such a kill of a helper
 // of ours, in the slot of a command, ends that command only.
 func (b *box) outOfMemory() (bool, error) {
+	if b.sandbox == "" {
+		return false, nil // not known
+	}
 	slot, err := b.group.Slot(b.sandbox)
 	if err == nil {
 		err = slot.Open()
 	}
-	if errors.Is(err, fs.ErrNotExist) || b.sandbox == "" {
-		return false, nil // nothing is known
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it is gone with the box
 	}
 	if err != nil {
 		return false, err
