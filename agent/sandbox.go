@@ -156,7 +156,7 @@ func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 		answer.Close()
 		return 0, failed(wire.StepClone, err)
 	}
-	enter := &wire.SpawnMsg{Args: append([]string{"boxd-init", "enter"}, s.exec...), Env: helperEnv, Dir: "/", Self: true}
+	enter := &wire.SpawnMsg{Args: append([]string{"boxd-agent", "enter"}, s.exec...), Env: helperEnv, Dir: "/", Self: true}
 	pid, fail := start(enter, fds, birth{self: s.self, place: C.PLACE_OUTSIDE, extra: extra})
 	if fail != nil {
 		answer.Close()
@@ -181,7 +181,7 @@ func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 	go func() {
 		defer answer.Close()
 		if kind, _, err := receive(answer); err == nil && kind == reportLost {
-			fmt.Fprintln(os.Stderr, "boxd-init: agent: a helper in the sandbox has ended without a status")
+			fmt.Fprintln(os.Stderr, "boxd-agent: a helper in the sandbox has ended without a status")
 			os.Exit(1)
 		}
 	}()

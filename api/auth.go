@@ -2,13 +2,14 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -126,18 +127,22 @@ func (a *Auth) byPeer(info *connInfo) (Identity, error) {
 	if p.UID != 0 && p.UID != os.Getuid() && !member {
 		return Identity{}, errStranger
 	}
-	return Identity{Tenant: DefaultTenant, Actor: "uid:" + strconv.Itoa(p.UID), Role: Admin}, nil
+	return userIdentity(p.UID, Admin), nil
 }
 
 func byCertificate(r *http.Request) (Identity, error) {
-	subject := r.TLS.VerifiedChains[0][0].Subject
+	cert := r.TLS.VerifiedChains[0][0]
+	subject := cert.Subject
 	if len(subject.OrganizationalUnit) != 1 {
 		return Identity{}, errors.Join(errUnauthenticated, errors.New("client certificate: must have one organizational unit, the role"))
 	}
-	id, err := newIdentity(subject.CommonName, subject.OrganizationalUnit[0], "cert:"+subject.CommonName)
+	// A certificate that is renewed for the same key stands for the same caller.
+	key := fmt.Sprintf("%x", sha256.Sum256(cert.RawSubjectPublicKeyInfo))
+	id, err := newIdentity(subject.CommonName, subject.OrganizationalUnit[0], "cert:"+subject.CommonName+":"+key[:shownKey])
 	if err != nil {
 		return Identity{}, errors.Join(errUnauthenticated, err)
 	}
+	id.Key = "cert:" + key
 	return id, nil
 }
 

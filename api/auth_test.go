@@ -5,9 +5,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"errors"
 	"io"
 	"math/big"
@@ -16,6 +18,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -42,7 +45,10 @@ func TestTokens(t *testing.T) {
 		{adminToken + " acme admin a b", "5 fields"},
 		{adminToken + " acme root", `role "root": must be admin, operator or viewer`},
 		{adminToken + " .. admin", "tenant"},
-		{adminToken + " a admin\n" + adminToken + " b admin", "line 2: token is that of token:line-1 already"},
+		{adminToken + " a admin\n" + adminToken + " b admin", "line 2: token is that of token:"},
+		{operatorToken + " a admin ci\n" + adminToken + " a viewer ci", `line 2: name "ci": a token for tenant "a" has it already`},
+		{operatorToken + " * viewer ci\n" + adminToken + " a viewer ci", `line 2: name "ci": a token for tenant "*" has it already`},
+		{operatorToken + " b viewer ci\n" + adminToken + " a admin ci", `line 2: name "ci": a token for tenant "b" has it already`},
 		{strings.Repeat("x", 100<<10) + " a admin", "too long"},
 	} {
 		_, err := tokensOf(strings.NewReader(c.file))
@@ -57,13 +63,54 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := tokens.lookup(operatorToken); !ok || id != (Identity{Tenant: "acme", Actor: "token:ci", Role: Operator}) {
+	if id, ok := tokens.lookup(operatorToken); !ok || id != (Identity{Tenant: "acme", Actor: "token:ci", Role: Operator, Key: id.Key, Gone: id.Gone}) || id.Gone == nil {
 		t.Errorf("%+v, %v", id, ok)
 	}
 	for _, token := range []string{"", "x", operatorToken + "x", operatorToken[1:], strings.ToUpper(operatorToken)} {
 		if id, ok := tokens.lookup(token); ok {
 			t.Errorf("%q is %+v", token, id)
 		}
+	}
+}
+
+// A token without a name keeps its identity when lines are added above it, and no two credentials of a tenant
+// have the same.
+func TestIdentityKeys(t *testing.T) {
+	lines := []string{adminToken + " acme operator", operatorToken + " acme operator", viewerToken + " acme operator ci", strangerToken + " other operator ci"}
+	first, err := tokensOf(strings.NewReader(strings.Join(lines, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(lines)
+	again, err := tokensOf(strings.NewReader("# edited\n\n" + strings.Join(lines, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, actors := map[string]bool{}, map[string]bool{}
+	for _, token := range []string{adminToken, operatorToken, viewerToken, strangerToken} {
+		a, _ := first.lookup(token)
+		b, _ := again.lookup(token)
+		if a.Key != b.Key || a.Actor != b.Actor || a.Key == "" {
+			t.Errorf("%+v after an edit is %+v", a, b)
+		}
+		if keys[a.Key] || actors[a.Tenant+a.Actor] {
+			t.Errorf("two tokens are %+v", a)
+		}
+		sum := sha256.Sum256([]byte(token))
+		if strings.Contains(a.Key+a.Actor, hex.EncodeToString(sum[:])[:8]) || strings.Contains(a.Key+a.Actor, token) {
+			t.Errorf("%+v tells the digest that tokens are compared with, or the token", a)
+		}
+		keys[a.Key], actors[a.Tenant+a.Actor] = true, true
+	}
+	ca, caKey := certificate(t, pkix.Name{CommonName: "ca"}, nil, nil)
+	name := pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"operator"}}
+	for range 3 {
+		cert, _ := certificate(t, name, ca, caKey)
+		id, err := byCertificate(&http.Request{TLS: &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}}})
+		if err != nil || keys[id.Key] || actors[id.Tenant+id.Actor] || !strings.HasPrefix(id.Actor, "cert:acme:") {
+			t.Errorf("%+v, %v", id, err)
+		}
+		keys[id.Key], actors[id.Tenant+id.Actor] = true, true
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -43,20 +44,39 @@ type Identity struct {
 	// Tenant is the caller's own; AllTenants for a caller that may act for any tenant, such
 	// as a viewer that collects metrics.
 	Tenant string
-	// Actor names the caller in logs: "uid:1000", "token:ci".
+	// Actor names the caller in logs: "uid:1000", "token:ci". Two credentials that may act for one tenant
+	// never have the same.
 	Actor string
-	Role  Role
+	// Key identifies the credentials, whatever they are called: a user, a token or the public key of a
+	// certificate. It stays when a file of tokens is edited, and is no secret.
+	Key  string
+	Role Role
 	// Scope is the template of the ID of sessions for which the caller names neither ID nor
 	// scope; empty: none.
 	Scope string
 	// Limits are those of the caller's token; nil: none.
 	Limits *policy.Limiter
+	// Gone is closed when the caller's token is removed, or stands for something else; nil: never.
+	Gone <-chan struct{}
 }
 
 // all reports whether the caller may choose the tenant.
 func (i Identity) all() bool { return i.Role == Admin || i.Tenant == AllTenants }
 
-// newIdentity checks the parts of an identity that come from outside.
+// shownKey is how many hexadecimal digits of a digest name what has no name: with 64 bits nobody finds
+// another key with the same ones.
+const shownKey = 16
+
+// userIdentity returns the identity of a user of this host in the default tenant.
+func userIdentity(uid int, role Role) Identity {
+	name := "uid:" + strconv.Itoa(uid)
+	return Identity{Tenant: DefaultTenant, Actor: name, Key: name, Role: role}
+}
+
+// LocalOperator returns the identity of a user of this host who has sent no credentials, for [Auth.Local].
+func LocalOperator(uid int) Identity { return userIdentity(uid, Operator) }
+
+// newIdentity checks the parts of an identity that come from outside. Its Key is missing.
 func newIdentity(tenant, role, actor string) (Identity, error) {
 	r, err := ParseRole(role)
 	if err != nil {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -129,6 +130,32 @@ func (t *Tokens) page(cookie string) (*pageLogin, Identity, bool) {
 type endedLogins struct {
 	mu    sync.Mutex
 	until map[[nonceBytes]byte]time.Time
+	more  chan struct{} // closed when another login is ended; nil: nobody waits
+}
+
+// waitFor returns when l is ended, or by itself at its latest, or when ctx ends.
+func (e *endedLogins) waitFor(ctx context.Context, l *pageLogin) {
+	last := time.NewTimer(time.Until(l.since.Add(loginMost)))
+	defer last.Stop()
+	for {
+		e.mu.Lock()
+		_, ended := e.until[l.nonce]
+		if e.more == nil {
+			e.more = make(chan struct{})
+		}
+		more := e.more
+		e.mu.Unlock()
+		if ended {
+			return
+		}
+		select {
+		case <-more:
+		case <-last.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (e *endedLogins) add(l *pageLogin, now time.Time) {
@@ -148,6 +175,10 @@ func (e *endedLogins) add(l *pageLogin, now time.Time) {
 		last = soon
 	}
 	e.until[l.nonce] = last
+	if e.more != nil {
+		close(e.more)
+		e.more = nil
+	}
 }
 
 func (e *endedLogins) has(l *pageLogin) bool {
@@ -160,6 +191,7 @@ func (e *endedLogins) has(l *pageLogin) bool {
 var (
 	errNoLogin      = errors.New("no login: sign in with POST " + loginPath)
 	errLoginExpired = errors.New("the login has expired: sign in again")
+	errEnded        = errors.New("signed out, or the token was removed")
 	errForeignPage  = errors.New("a request from another web page is not accepted with the cookie of a login")
 )
 
@@ -205,6 +237,29 @@ func (c *call) identify() (Identity, error) {
 		return id, nil
 	}
 	return Identity{}, errNoLogin
+}
+
+// whileAdmitted returns a context for a stream: it ends, because of errEnded, when the caller signs out, its
+// login is over, or its token is removed.
+func (c *call) whileAdmitted(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	var wait sync.WaitGroup
+	if gone := c.who.Gone; gone != nil {
+		wait.Go(func() {
+			select {
+			case <-gone:
+				cancel(errEnded)
+			case <-ctx.Done():
+			}
+		})
+	}
+	if l := c.mine; l != nil {
+		wait.Go(func() {
+			c.s.logins.waitFor(ctx, l)
+			cancel(errEnded) // has no effect if ctx has ended
+		})
+	}
+	return ctx, func() { cancel(nil); wait.Wait() }
 }
 
 // ofSameOrigin reports whether a request may come from a page of this origin, as far as its browser

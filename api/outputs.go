@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/session"
@@ -26,54 +26,20 @@ const (
 	outputPatience = 10 * time.Second
 )
 
-// outputBudget counts the content of outputs that is held.
-type outputBudget struct {
-	mu      sync.Mutex
-	all     int64
-	tenants map[string]int64
-	freed   chan struct{} // closed and replaced when content is released
-}
-
-func newOutputBudget() *outputBudget {
-	return &outputBudget{tenants: map[string]int64{}, freed: make(chan struct{})}
-}
-
-// take counts n bytes for tenant. It waits until there is room for them, at most for
+// takeOutputs counts n bytes of content for tenant. It waits until there is room for them, at most for
 // outputPatience.
-func (b *outputBudget) take(ctx context.Context, tenant string, n int64) error {
+func takeOutputs(ctx context.Context, b *budget.Budget, tenant string, n int64) error {
 	ctx, cancel := context.WithTimeout(ctx, outputPatience)
 	defer cancel()
-	for {
-		b.mu.Lock()
-		mine, all, freed := b.tenants[tenant]+n, b.all+n, b.freed
-		if mine <= tenantOutputBytes && all <= maxOutputBytes {
-			b.tenants[tenant], b.all = mine, all
-			b.mu.Unlock()
-			return nil
-		}
-		b.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			whose, limit := "the tenant's other requests", int64(tenantOutputBytes)
-			if mine <= tenantOutputBytes {
-				whose, limit = "other requests", maxOutputBytes
-			}
-			return fmt.Errorf("outputs of %s take all of the %s that answers may hold at once: get the files with GET …/files/content, or run fewer commands with outputs at once", whose, spec.FormatSize(limit))
-		}
+	ok, own := b.Take(ctx, tenant, n)
+	if ok {
+		return nil
 	}
-}
-
-// give takes n bytes of tenant back.
-func (b *outputBudget) give(tenant string, n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.all -= n
-	if b.tenants[tenant] -= n; b.tenants[tenant] == 0 {
-		delete(b.tenants, tenant)
+	whose, limit := "other requests", int64(maxOutputBytes)
+	if own {
+		whose, limit = "the tenant's other requests", tenantOutputBytes
 	}
-	close(b.freed)
-	b.freed = make(chan struct{})
+	return fmt.Errorf("outputs of %s take all of the %s that answers may hold at once: get the files with GET …/files/content, or run fewer commands with outputs at once", whose, spec.FormatSize(limit))
 }
 
 // outputs are the files that a command has made.
@@ -82,7 +48,7 @@ type outputs struct {
 	truncated bool
 	failure   string
 
-	budget *outputBudget
+	budget *budget.Budget
 	tenant string
 	held   int64 // bytes of content
 }
@@ -90,7 +56,7 @@ type outputs struct {
 // release is called when the answer has been sent.
 func (o *outputs) release() {
 	if o.held > 0 {
-		o.budget.give(o.tenant, o.held)
+		o.budget.Give(o.tenant, o.held)
 		o.held = 0
 	}
 }
@@ -119,7 +85,7 @@ func (c *call) collectOutputs(tenant string, patterns []string, e *session.Exec)
 	}
 	user, dir := e.User, cmp.Or(e.Dir, ".")
 	e.Collect = func(ctx context.Context, box engine.LiveBox) {
-		if err := o.budget.take(ctx, tenant, files.MadeBytes); err != nil {
+		if err := takeOutputs(ctx, o.budget, tenant, files.MadeBytes); err != nil {
 			o.failure = oneline.Error(err)
 			return
 		}
@@ -136,7 +102,7 @@ func (c *call) collectOutputs(tenant string, patterns []string, e *session.Exec)
 			f.Content, f.ContentBase64 = textOrBytes(m.Content)
 			o.files, o.held = append(o.files, f), o.held+int64(len(m.Content))
 		}
-		o.budget.give(tenant, files.MadeBytes-o.held)
+		o.budget.Give(tenant, files.MadeBytes-o.held)
 	}
 	return o, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -70,8 +71,8 @@ func TestOutputs(t *testing.T) {
 // TestOutputBudget: outputs wait for others, and no tenant takes all.
 func TestOutputBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, ctx := newOutputBudget(), t.Context()
-		take := func(tenant string) error { return b.take(ctx, tenant, files.MadeBytes) }
+		b, ctx := budget.New(maxOutputBytes, tenantOutputBytes), t.Context()
+		take := func(tenant string) error { return takeOutputs(ctx, b, tenant, files.MadeBytes) }
 		most := int(tenantOutputBytes / files.MadeBytes)
 		for i := range most {
 			if err := take("a"); err != nil {
@@ -88,9 +89,9 @@ func TestOutputBudget(t *testing.T) {
 		if err := take("b"); err != nil {
 			t.Errorf("another tenant: %v", err)
 		}
-		b.give("a", files.MadeBytes-1) // not enough
+		b.Give("a", files.MadeBytes-1) // not enough
 		synctest.Wait()
-		b.give("a", 1)
+		b.Give("a", 1)
 		if err := <-waited; err != nil {
 			t.Error(err)
 		}
@@ -101,12 +102,6 @@ func TestOutputBudget(t *testing.T) {
 		}
 		if err := take("c"); err == nil || !strings.Contains(err.Error(), "outputs of other requests take all of the 128 MiB") {
 			t.Error(err)
-		}
-		for tenant, n := range b.tenants {
-			b.give(tenant, n)
-		}
-		if b.all != 0 || len(b.tenants) != 0 {
-			t.Errorf("%d bytes of %v are held", b.all, b.tenants)
 		}
 	})
 }
@@ -129,9 +124,7 @@ func TestOutputsHeld(t *testing.T) {
 			}
 		}
 		for deadline := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
-			b.mu.Lock()
-			held := b.all
-			b.mu.Unlock()
+			held := b.Held()
 			if held == 0 {
 				break
 			}

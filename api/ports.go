@@ -69,12 +69,14 @@ func (c *call) visitPort(key session.Key, action string) (r *http.Request, port 
 	}
 	port, _ = strconv.Atoi(text) // isPort has parsed it
 	// Sensitive sessions have previews for administrators only.
-	ctx, release, err := c.s.opt.Sessions.Visit(c.r.Context(), c.caller(), key, session.Visit{Action: action, Port: port, Trusted: c.who.Role == Admin})
+	admitted, leave := c.whileAdmitted(c.r.Context())
+	ctx, end, err := c.s.opt.Sessions.Visit(admitted, c.caller(), key, session.Visit{Action: action, Port: port, Trusted: c.who.Role == Admin})
 	if err != nil {
+		leave()
 		c.s.metrics.preview.Refused.Add(1)
 		return nil, 0, nil, err
 	}
-	return c.r.WithContext(ctx), port, release, nil
+	return c.r.WithContext(ctx), port, func() { end(); leave() }, nil
 }
 
 // port passes a request on to a server in the box.

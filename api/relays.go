@@ -146,7 +146,9 @@ func (c *call) relay(p *session.Process) error {
 		return refuse(apitypes.CodeTooManyConnections, "", "%d relays are open: close some", cap(c.s.relays))
 	}
 	may := c.who.Role >= Operator
-	hub.Serve(c.w, c.r, relay.Grant{Write: may, TakeOver: may, Note: func(act relay.Act, sig int) error {
+	ctx, leave := c.whileAdmitted(c.r.Context())
+	defer leave()
+	hub.Serve(c.w, c.r.WithContext(ctx), relay.Grant{Write: may, TakeOver: may, Note: func(act relay.Act, sig int) error {
 		return p.Note(c.caller(), string(act), signalDetails(syscall.Signal(sig)))
 	}})
 	return nil
@@ -245,13 +247,14 @@ func (c *call) queryMoment(name string) (time.Time, error) {
 	return t, nil
 }
 
-// untilStopped returns the context of an endless stream: it ends when the client has gone,
-// and when the server stops such streams.
+// untilStopped returns the context of an endless stream: it ends when the client has gone or is not
+// admitted any more, and when the server stops such streams.
 func (c *call) untilStopped() (context.Context, context.CancelFunc) {
 	parent, gone := c.untilGone()
-	ctx, cancel := context.WithCancelCause(parent)
+	admitted, leave := c.whileAdmitted(parent)
+	ctx, cancel := context.WithCancelCause(admitted)
 	stop := context.AfterFunc(c.s.streams, func() { cancel(relay.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); gone() }
+	return ctx, func() { stop(); cancel(nil); leave(); gone() }
 }
 
 // lazyWriter sends the header of an answer of plain bytes with the first of them, so that an

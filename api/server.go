@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/images"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
@@ -34,6 +36,8 @@ type Options struct {
 	Langbot func(ctx context.Context) error
 	// Warnings returns what the operator of the daemon should change; nil: nothing.
 	Warnings func() []string
+	// Webhooks returns the state of each receiver of webhooks; nil: there are none.
+	Webhooks func() []apitypes.WebhookState
 	// Ready reports why the daemon itself cannot serve; nil: it can.
 	Ready func() error
 	// Audit is the log whose head the status shows; nil: there is none.
@@ -100,10 +104,10 @@ type Server struct {
 	// How many requests and relays one tenant may have open.
 	loggingIn                              chan struct{} // maxLogins places
 	requestShare, relayShare, previewShare *share
-	previewing                             chan struct{} // holds a token for each request to a host name of previews
-	histories                              chan struct{} // holds a token for each answer about the history or the usage
-	historyShare                           *share        // of one tenant, of histories
-	outputs                                *outputBudget
+	previewing                             chan struct{}  // holds a token for each request to a host name of previews
+	histories                              chan struct{}  // holds a token for each answer about the history or the usage
+	historyShare                           *share         // of one tenant, of histories
+	outputs                                *budget.Budget // of the content of outputs
 	logins                                 endedLogins
 
 	base    context.Context // of all requests
@@ -138,7 +142,7 @@ func New(o Options) *Server {
 		loggingIn: make(chan struct{}, maxLogins), requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays), previewShare: newShare(o.MaxConnections),
 		previewing: make(chan struct{}, o.MaxConnections),
 		histories:  make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
-		outputs: newOutputBudget(),
+		outputs: budget.New(maxOutputBytes, tenantOutputBytes),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)

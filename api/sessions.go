@@ -38,7 +38,7 @@ func (c *call) ensureSession() error {
 	if q.ID != "" && q.Scope != "" {
 		return &engine.FieldError{Field: "id", Value: spec.Quote(q.ID), Rule: "must be absent if scope is given"}
 	}
-	r := policy.Request{Wishes: q.SessionSpec, Scope: q.Scope, Variables: q.Variables, TokenScope: c.who.Scope, DoorScope: cmp.Or(q.DefaultScope, c.s.opt.Scope)}
+	r := policy.Request{Wishes: q.SessionSpec, Scope: q.Scope, Variables: q.Variables, TokenScope: c.who.Scope, DoorScope: cmp.Or(q.DefaultScope, c.s.opt.Scope), StrictScope: q.StrictScope}
 	v, err := c.s.opt.Sessions.Ensure(c.r.Context(), c.caller(), session.Key{Tenant: tenant, ID: q.ID}, r)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -34,11 +35,18 @@ type tokenEntry struct {
 	digest [sha256.Size]byte
 	id     Identity
 	page   pageKey
+	gone   chan struct{} // id.Gone, to be closed
+}
+
+// sameCaller reports whether a token stands for what it stood for before, so that what it has begun may go on.
+func (e *tokenEntry) sameCaller(before *tokenEntry) bool {
+	return e.digest == before.digest && e.id.Tenant == before.id.Tenant && e.id.Role == before.id.Role
 }
 
 // LoadTokens reads a file with lines "token tenant role [name] [scope=TEMPLATE] [LIMIT=NUMBER...]",
 // separated by blanks; "#" begins a comment. role is admin, operator or viewer; the tenant "*" stands
-// for all; scope is [Identity.Scope]; a LIMIT is a key of [policy.Rates]. Other users must have no access to the file.
+// for all; scope is [Identity.Scope]; a LIMIT is a key of [policy.Rates]. Tokens that may act for one tenant
+// have different names. Other users must have no access to the file.
 func LoadTokens(path string) (*Tokens, error) {
 	t := &Tokens{}
 	if err := t.Reload(path); err != nil {
@@ -47,7 +55,8 @@ func LoadTokens(path string) (*Tokens, error) {
 	return t, nil
 }
 
-// Reload reads the file again. After an error nothing has changed.
+// Reload reads the file again. After an error nothing has changed. Streams of a token that is not in the file
+// any more, or has another tenant or role there, end.
 func (t *Tokens) Reload(path string) error {
 	// O_NONBLOCK, because opening a FIFO would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -72,16 +81,31 @@ func (t *Tokens) Reload(path string) error {
 	if err != nil {
 		return fmt.Errorf("tokens_file %q: %w", path, err)
 	}
-	if before := t.entries.Load(); before != nil { // a token with the same limits keeps what it has counted
-		for i := range entries {
-			e := &entries[i]
-			at := slices.IndexFunc(*before, func(o tokenEntry) bool { return o.digest == e.digest })
-			if at >= 0 && (*before)[at].id.Limits.Rates() == e.id.Limits.Rates() && (*before)[at].id.Actor == e.id.Actor {
-				e.id.Limits = (*before)[at].id.Limits
-			}
+	var before []tokenEntry
+	if b := t.entries.Load(); b != nil {
+		before = *b
+	}
+	kept := make([]bool, len(before))
+	for i := range entries {
+		e := &entries[i]
+		at := slices.IndexFunc(before, func(o tokenEntry) bool { return o.digest == e.digest })
+		if at < 0 {
+			continue
+		}
+		if b := &before[at].id; b.Limits.Rates() == e.id.Limits.Rates() && b.Actor == e.id.Actor { // what was counted stays
+			e.id.Limits = b.Limits
+		}
+		if e.sameCaller(&before[at]) {
+			e.gone, e.id.Gone, kept[at] = before[at].gone, before[at].gone, true
 		}
 	}
 	t.entries.Store(&entries)
+	// After the new entries count: a stream that begins now finds either them or its own end.
+	for i, k := range kept {
+		if !k {
+			close(before[i].gone)
+		}
+	}
 	return nil
 }
 
@@ -95,7 +119,7 @@ func parseTokens(r io.Reader) ([]tokenEntry, error) {
 		if len(fields) == 0 {
 			continue
 		}
-		e, err := newToken(fields, n, entries)
+		e, err := newToken(fields, entries)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
@@ -110,7 +134,7 @@ func parseTokens(r io.Reader) ([]tokenEntry, error) {
 	return entries, nil
 }
 
-func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error) {
+func newToken(fields []string, others []tokenEntry) (tokenEntry, error) {
 	fields, o, err := tokenOptions(fields)
 	if err != nil {
 		return tokenEntry{}, err
@@ -121,7 +145,9 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 	if len(fields[0]) < minToken {
 		return tokenEntry{}, fmt.Errorf("token of %d characters: must have at least %d, such as those of \"openssl rand -base64 32\"", len(fields[0]), minToken)
 	}
-	name := fmt.Sprintf("line-%d", line)
+	digest := sha256.Sum256([]byte(fields[0]))
+	key := hex.EncodeToString(mac(digest[:], []byte("boxd caller 1")))
+	name := key[:shownKey]
 	if len(fields) == 4 {
 		name = fields[3]
 	}
@@ -129,15 +155,17 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 	if err != nil {
 		return tokenEntry{}, err
 	}
-	id.Scope, id.Limits = o.scope, policy.NewTokenLimiter(name, o.rates)
-	digest := sha256.Sum256([]byte(fields[0]))
-	e := tokenEntry{digest, id, newPageKey(digest)}
+	gone := make(chan struct{})
+	id.Scope, id.Limits, id.Key, id.Gone = o.scope, policy.NewTokenLimiter(name, o.rates), "token:"+key, gone
 	for _, other := range others {
-		if other.digest == e.digest {
-			return tokenEntry{}, fmt.Errorf("token is that of %s already: each must stand for one identity", other.id.Actor)
+		switch o := &other.id; {
+		case other.digest == digest:
+			return tokenEntry{}, fmt.Errorf("token is that of %s already: each must stand for one identity", o.Actor)
+		case o.Actor == id.Actor && (o.Tenant == id.Tenant || o.all() || id.all()):
+			return tokenEntry{}, fmt.Errorf("name %s: a token for tenant %q has it already, and logs and scopes could not tell the two apart: give each its own name", spec.Quote(name), o.Tenant)
 		}
 	}
-	return e, nil
+	return tokenEntry{digest, id, newPageKey(digest), gone}, nil
 }
 
 // options of a token.

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
@@ -41,6 +42,8 @@ type Config struct {
 	Publish Publish `yaml:"publish"`
 	// Programs are for Policy.Engines. Root passes them to the launcher, which executes them as root.
 	Programs Programs `yaml:",inline"`
+	// Webhooks by name: who is told when a managed process or a session has ended.
+	Webhooks map[string]Webhook `yaml:"webhooks"`
 
 	Policy policy.Config `yaml:",inline"`
 }
@@ -159,6 +162,19 @@ type Images struct {
 	Prefetch   []string  `yaml:"prefetch" sep:","`
 	// Registries by host, with a port unless it is 443.
 	Registries map[string]Registry `yaml:"registries"`
+}
+
+// Webhook is a server that is told when a managed process or a session has ended. Of numbers, 0 is the default
+// of package webhook.
+type Webhook struct {
+	URL       string        `yaml:"url"`
+	Secret    rules.Source  `yaml:"secret"`  // whose content signs
+	Events    []string      `yaml:"events"`  // of WebhookEvents; empty: all
+	Tenants   []string      `yaml:"tenants"` // empty: all
+	Timeout   spec.Duration `yaml:"timeout"` // of one attempt
+	Rate      int           `yaml:"rate"`    // attempts per second
+	QueueSize spec.Size     `yaml:"queue_size"`
+	MaxAge    spec.Duration `yaml:"max_age"` // of a message that the server does not take
 }
 
 // Registry says how to reach a registry of images.

@@ -22,7 +22,7 @@ import (
 // nothing.
 func (c *Config) Validate() error {
 	for _, check := range []func() error{
-		c.derive, c.validateSocket, c.validateListen, c.validatePublish, c.validateWords, c.validateNumbers, c.validateImages, c.validatePreview, c.validateLangbot, c.validatePolicy,
+		c.derive, c.validateSocket, c.validateListen, c.validatePublish, c.validateWords, c.validateNumbers, c.validateImages, c.validatePreview, c.validateWebhooks, c.validateLangbot, c.validatePolicy,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -38,8 +39,10 @@ const (
 type Caller struct {
 	// Tenant is the one that the caller acts on.
 	Tenant string
-	// Actor names the caller in logs, and distinguishes it within the tenant.
+	// Actor names the caller in logs.
 	Actor string
+	// Key identifies the caller; no other caller has it.
+	Key string
 	// Dial connects to the API with the caller's rights.
 	Dial func(ctx context.Context) (net.Conn, error)
 }
@@ -61,6 +64,7 @@ type Door struct {
 	legacy    *legacySessions
 
 	bodyTimeout time.Duration
+	resources   *budget.Budget // of the content of resources
 
 	mu      sync.Mutex
 	servers map[string]*sdk.Server // by tenant
@@ -71,7 +75,7 @@ func NewDoor(o DoorOptions) *Door {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	d := &Door{opt: o, servers: map[string]*sdk.Server{}, legacy: newLegacySessions(), bodyTimeout: defaultBodyTimeout}
+	d := &Door{opt: o, servers: map[string]*sdk.Server{}, legacy: newLegacySessions(), bodyTimeout: defaultBodyTimeout, resources: budget.New(heldResources, tenantResources)}
 	server := func(r *http.Request) *sdk.Server { return requestOf(r.Context()).server }
 	common := sdk.StreamableHTTPOptions{
 		MaxRequestBodyBytes: maxBody, SessionTimeout: legacyTimeout,
@@ -100,10 +104,46 @@ type request struct {
 	caller Caller
 	server *sdk.Server
 	gone   <-chan struct{} // closed when the response cannot be sent any more
+
+	resources *budget.Budget
+
+	mu    sync.Mutex
+	held  int64 // bytes of resources
+	ended bool  // the response was sent, or cannot be
+}
+
+// hold counts n bytes of the response for the caller's tenant until it was sent.
+func (q *request) hold(ctx context.Context, n int64) error {
+	ctx, cancel := context.WithTimeout(ctx, resourcePatience)
+	defer cancel()
+	if ok, own := q.resources.Take(ctx, q.caller.Tenant, n); !ok {
+		whose, limit := "other requests", heldResources
+		if own {
+			whose, limit = "the tenant's other requests", tenantResources
+		}
+		return fmt.Errorf("resources that %s read take all of the %d bytes that may be held at once: retry, or use read_file", whose, limit)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended {
+		q.resources.Give(q.caller.Tenant, n)
+		return context.Canceled
+	}
+	q.held += n
+	return nil
+}
+
+// end is called when the response was sent, or cannot be.
+func (q *request) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ended = true; q.held > 0 {
+		q.resources.Give(q.caller.Tenant, q.held)
+	}
 }
 
 // owner identifies the caller.
-func (q *request) owner() string { return q.caller.Tenant + "\x00" + q.caller.Actor }
+func (q *request) owner() string { return q.caller.Tenant + "\x00" + q.caller.Key }
 
 // requestExtra is the key of a *request in auth.TokenInfo.Extra, by which the SDK hands it to tools.
 const requestExtra = "boxd.request"
@@ -126,7 +166,7 @@ func callerOf(extra *sdk.RequestExtra) (caller, error) {
 	if err != nil {
 		return caller{}, err
 	}
-	return caller{client: c, actor: q.caller.Actor, done: q.gone, close: c.Close}, nil
+	return caller{client: c, actor: q.caller.Actor, key: q.caller.Key, hold: q.hold, done: q.gone, close: c.Close}, nil
 }
 
 // ServeHTTP answers one request of the protocol.
@@ -163,7 +203,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "the tools cannot be prepared: "+toolError(err).Error(), nil)
 		return
 	}
-	q := &request{caller: who, server: server, gone: r.Context().Done()}
+	q := &request{caller: who, server: server, gone: r.Context().Done(), resources: d.resources}
+	defer q.end()
 	r = r.Clone(context.WithValue(r.Context(), requestKey{}, q))
 	r.Header.Set("Authorization", "Bearer checked") // the SDK wants one, and need not have ours
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -24,7 +25,17 @@ const (
 	maxRead     = 1 << 20
 	maxImage    = 3 << 20 // a third more in base64, and clients take about 5 MB
 	maxEdit     = 4 << 20
-	maxResource = 16 << 20 // what a command may write by default
+	maxResource = 4 << 20 // read_file reads parts of larger files
+)
+
+// Bounds of the content of resources that a door holds at once, until its clients have accepted the answers. An
+// answer takes up to six times as much memory.
+const (
+	heldResources   = 32 << 20 // of all tenants
+	tenantResources = 8 << 20  // of one tenant
+	minHeld         = 64 << 10 // a file of /proc says that it is empty
+	// resourcePatience is how long a request waits for others.
+	resourcePatience = 10 * time.Second
 )
 
 // apiWrite makes the directories of a file.
@@ -104,14 +115,11 @@ func (t *tools) addFiles() {
 				return nil, toolError(err)
 			}
 			defer closeBox()
-			info, content, err := b.read(ctx, path, 0, maxResource+1)
+			content, err := b.readResource(ctx, path)
 			if client.IsCode(err, apitypes.CodeNoFile) {
 				return nil, sdk.ResourceNotFoundError(r.Params.URI)
 			} else if err != nil {
 				return nil, toolError(err)
-			}
-			if len(content) > maxResource { // a part would pass for the whole
-				return nil, fmt.Errorf("%s: has %d bytes, and a resource at most %d: read_file reads parts of it", path, info.Size, maxResource)
 			}
 			one := &sdk.ResourceContents{URI: r.Params.URI}
 			if utf8.Valid(content) {
@@ -121,6 +129,41 @@ func (t *tools) addFiles() {
 			}
 			return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{one}}, nil
 		})
+}
+
+// readResource returns the whole content of a file, of at most maxResource bytes.
+func (b *box) readResource(ctx context.Context, path string) ([]byte, error) {
+	info, err := b.c.StatFile(ctx, b.session.ID, path)
+	if err != nil {
+		return nil, err
+	}
+	tooLarge := func(size int64) error { // a part would pass for the whole
+		return fmt.Errorf("%s: has %d bytes, and a resource at most %d: read_file reads parts of it", path, size, maxResource)
+	}
+	if info.Size > maxResource {
+		return nil, tooLarge(info.Size)
+	}
+	most := max(info.Size, minHeld)
+	if b.hold != nil {
+		if err := b.hold(ctx, most); err != nil {
+			return nil, err
+		}
+	}
+	r, err := b.c.ReadFile(ctx, b.session.ID, path, 0, most+1)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	content, err := io.ReadAll(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(content) > maxResource:
+		return nil, tooLarge(int64(len(content)))
+	case int64(len(content)) > most:
+		return nil, fmt.Errorf("%s: has grown beyond %d bytes while it was read: retry", path, most)
+	}
+	return content, nil
 }
 
 // fileURI is the URI of a file in the box.

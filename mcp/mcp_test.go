@@ -1,17 +1,20 @@
 package mcp
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/policy"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -21,7 +24,7 @@ func TestVariables(t *testing.T) {
 	seen := map[string]string{}
 	for _, actor := range []string{"token:ci", "token:ci-a", "token:CI", "uid:0", "uid:0 /a", "cert:acme", "token:" + strings.Repeat("x", 500), "token:日本"} {
 		for _, name := range []string{"", "a", "claude-ai", "-", "a\x00b", "Claude Code", strings.Repeat("y", 300), "日本"} {
-			vars := variables(actor, "", &sdk.Implementation{Name: name, Version: "1"})
+			vars := variables(actor, actor, "", &sdk.Implementation{Name: name, Version: "1"})
 			id, err := policy.ScopeID(DefaultScope, vars, true)
 			if err != nil {
 				t.Fatal(err)
@@ -35,10 +38,13 @@ func TestVariables(t *testing.T) {
 			seen[id] = actor + " " + name
 		}
 	}
-	if a, b := variables("a", "", nil), variables("a", "", &sdk.Implementation{Name: "unknown"}); a["caller"] != b["caller"] || a["client"] != "" {
+	if a, b := variables("a", "a", "", nil), variables("a", "a", "", &sdk.Implementation{Name: "unknown"}); a["caller"] != b["caller"] || a["client"] != "" {
 		t.Errorf("%v %v", a, b)
 	}
-	if got := variables("a", "s", nil)["mcp_session"]; got != "s" {
+	if a, b := variables("token:ci", "token:1", "", nil), variables("token:ci", "token:2", "", nil); a["caller"] == b["caller"] {
+		t.Errorf("two tokens of one name have the caller %q", a["caller"])
+	}
+	if got := variables("a", "a", "s", nil)["mcp_session"]; got != "s" {
 		t.Errorf("mcp_session: %q", got)
 	}
 }
@@ -134,12 +140,49 @@ func TestSameOrigin(t *testing.T) {
 	}
 }
 
+// What answers hold of resources is bounded, each tenant for itself, and given back when the answer was sent.
+func TestResourceBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget.New(heldResources, tenantResources)
+		of := func(tenant string) *request { return &request{caller: Caller{Tenant: tenant}, resources: b} }
+		first := of("a")
+		for range tenantResources / maxResource {
+			if err := first.hold(t.Context(), maxResource); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		if err := of("a").hold(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "the tenant's other requests") || time.Since(began) != resourcePatience {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		if err := of("b").hold(t.Context(), maxResource); err != nil {
+			t.Errorf("another tenant: %v", err)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		if err := of("a").hold(gone, 1); err == nil {
+			t.Error("a client that has gone gets some")
+		}
+		waiting := of("a")
+		waited := make(chan error, 1)
+		go func() { waited <- waiting.hold(t.Context(), maxResource) }()
+		synctest.Wait()
+		first.end()
+		if err := <-waited; err != nil || b.Held() != 2*maxResource {
+			t.Errorf("%v, %d are held", err, b.Held())
+		}
+		if err := first.hold(t.Context(), 1); err == nil || b.Held() != 2*maxResource {
+			t.Errorf("an answer that was sent holds %d, %v", b.Held(), err)
+		}
+	})
+}
+
 // The bounds of the sessions of the protocol hold, and requests in progress keep theirs.
 func TestLegacySessions(t *testing.T) {
 	l := newLegacySessions()
 	server := newServer(Options{}, apitypes.Profile{}, callerOf)
 	of := func(tenant, actor string) *request {
-		return &request{caller: Caller{Tenant: tenant, Actor: actor}, server: server}
+		return &request{caller: Caller{Tenant: tenant, Actor: "token:ci", Key: actor}, server: server}
 	}
 	name := func(i int) string { return "s" + string(rune('a'+i/26)) + string(rune('a'+i%26)) }
 	a := of("a", "one")

@@ -19,14 +19,14 @@ import (
 )
 
 // DefaultScope is the template of the ID of sessions if nothing else names one. {caller} is made of the
-// caller's name and the program's, and is unique for the two.
+// caller's name and the program's, and is unique for the caller's credentials and the program.
 const DefaultScope = "mcp-{caller!}"
 
 // Options of the tools. The zero value is valid.
 //
 // The variables of scopes are caller; actor, the caller as logs name it, such as "token:ci"; client and
 // client_version, as the program names itself; and mcp_session, the ID of a session of the protocol,
-// which revisions from 2026-07-28 on do not have.
+// which revisions from 2026-07-28 on do not have. A scope with a variable that a call does not have is refused.
 type Options struct {
 	// Version of boxd.
 	Version string
@@ -47,9 +47,12 @@ type Options struct {
 // caller is who makes a call.
 type caller struct {
 	client *client.Client
-	actor  string
+	actor  string // as in logs
+	key    string // no other caller has it
 	// done ends with the connection on which the answer is awaited; nil: never.
 	done <-chan struct{}
+	// hold counts bytes that the answer will hold; nil: it is not bounded.
+	hold func(ctx context.Context, n int64) error
 	// close is called after the call.
 	close func()
 }
@@ -149,7 +152,8 @@ type box struct {
 	t       *tools
 	c       *client.Client
 	session apitypes.Session
-	request *sdk.CallToolRequest // nil while a resource is read
+	hold    func(ctx context.Context, n int64) error // caller.hold
+	request *sdk.CallToolRequest                     // nil while a resource is read
 }
 
 // open returns the session of a request, which it creates if it is missing, and a context that ends
@@ -173,9 +177,10 @@ func (t *tools) open(ctx context.Context, s *sdk.ServerSession, extra *sdk.Reque
 	q := apitypes.SessionRequest{ID: cmp.Or(name, t.opt.Session)}
 	q.Profile = t.opt.Profile
 	if q.ID == "" {
-		q.DefaultScope, q.Variables = cmp.Or(t.opt.Scope, DefaultScope), variables(who.actor, s.ID(), program)
+		q.StrictScope = true // a program that does not name itself, or has no session of the protocol, gets nobody else's box
+		q.DefaultScope, q.Variables = cmp.Or(t.opt.Scope, DefaultScope), variables(who.actor, who.key, s.ID(), program)
 	}
-	b = &box{t: t, c: who.client}
+	b = &box{t: t, c: who.client, hold: who.hold}
 	if b.session, err = who.client.Ensure(bound, q); err != nil {
 		done()
 		return nil, nil, nil, err
@@ -184,7 +189,7 @@ func (t *tools) open(ctx context.Context, s *sdk.ServerSession, extra *sdk.Reque
 }
 
 // variables returns the variables of the scope of a session.
-func variables(actor, session string, program *sdk.Implementation) map[string]string {
+func variables(actor, key, session string, program *sdk.Implementation) map[string]string {
 	vars := map[string]string{"actor": actor}
 	if session != "" {
 		vars["mcp_session"] = session
@@ -197,7 +202,7 @@ func variables(actor, session string, program *sdk.Implementation) map[string]st
 	if program != nil && program.Version != "" {
 		vars["client_version"] = cut(program.Version, maxProgramName)
 	}
-	sum := sha256.Sum256([]byte(actor + "\x00" + name))
+	sum := sha256.Sum256([]byte(key + "\x00" + name))
 	vars["caller"] = strings.Trim(slug(actor)+"-"+slug(name), "-") + "-" + hex.EncodeToString(sum[:5])
 	return vars
 }

@@ -14,8 +14,8 @@ type StdioOptions struct {
 	Options
 	// Client talks to the daemon with the rights of the user, and is not closed.
 	Client *client.Client
-	// Actor distinguishes users who share a tenant.
-	Actor string
+	// Actor names the caller. Key distinguishes callers who share a tenant.
+	Actor, Key string
 	// In and Out carry the messages, a line each. They are closed.
 	In  io.ReadCloser
 	Out io.WriteCloser
@@ -28,7 +28,7 @@ func ServeStdio(ctx context.Context, o StdioOptions) error {
 	if err != nil {
 		return err
 	}
-	who := caller{client: o.Client, actor: o.Actor, close: func() {}}
+	who := caller{client: o.Client, actor: o.Actor, key: o.Key, close: func() {}}
 	server := newServer(o.Options, profile, func(*sdk.RequestExtra) (caller, error) { return who, nil })
 	err = server.Run(ctx, &sdk.IOTransport{Reader: o.In, Writer: o.Out, MaxLineLength: maxBody})
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {

@@ -17,6 +17,8 @@ type Request struct {
 	// TokenScope and DoorScope are defaults of Scope. The token's counts before the profile's, the
 	// door's after it.
 	TokenScope, DoorScope string `json:"-"`
+	// StrictScope: a scope whose {name} has no variable is refused, whatever the tenant's strict_scopes is.
+	StrictScope bool `json:"-"`
 
 	// MakeWorkspace creates a missing Workspace, with the owner of its parent directory.
 	MakeWorkspace bool `json:"-"`

@@ -77,7 +77,7 @@ func (p *Policy) SessionID(tenant string, r Request) (string, error) {
 	if scope == "" {
 		return "", &spec.FieldError{Field: "id", Value: `""`, Rule: "must be given, or scope: there is no default scope for this request"}
 	}
-	return ScopeID(scope, r.Variables, p.rules(tenant).strictScopes)
+	return ScopeID(scope, r.Variables, p.rules(tenant).strictScopes || r.StrictScope)
 }
 
 // ValidateScope checks the syntax of a scope template.
@@ -173,7 +173,7 @@ func expandScope(out *strings.Builder, parts []scopePart, vars map[string]string
 			return &spec.FieldError{Field: "variables." + p.name, Value: spec.Quote(value), Rule: "must be given: the scope requires {" + p.name + "!}"}
 		case strict:
 			return &spec.FieldError{Field: "variables." + p.name, Value: spec.Quote(value),
-				Rule: "must be given: strict_scopes is on, and everybody without {" + p.name + "} would share one session"}
+				Rule: "must be given: this scope is strict, because everybody without {" + p.name + "} would share one session; {" + p.name + ":-other} gives it a fallback"}
 		case !given:
 			out.WriteString(unknown)
 		}

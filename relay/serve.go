@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -17,6 +18,7 @@ type closing = wsconn.Closing
 var (
 	closeExited   = &closing{Code: websocket.CloseNormalClosure, Text: ""}
 	closeRestart  = &closing{Code: websocket.CloseServiceRestart, Text: "the daemon is stopping: retry"}
+	closeRefused  = &closing{Code: codeUnauthorized, Text: "the client is not admitted any more"}
 	closeReplaced = &closing{Code: codeReplaced, Text: "replaced by a newer connection of this client"}
 	closeText     = &closing{Code: websocket.CloseUnsupportedData, Text: "text message: want binary ones"}
 	closeBig      = &closing{Code: websocket.CloseMessageTooBig, Text: fmt.Sprintf("message above %d bytes", maxToServer)}
@@ -32,6 +34,8 @@ const writerHeader = "Boxd-Writer"
 const (
 	codeReplaced = 4001
 	codeConflict = 4009
+	// codeUnauthorized is that of the IANA registry of close codes.
+	codeUnauthorized = 3000
 )
 
 // closeBroken: the peer violated the protocol.
@@ -55,7 +59,8 @@ func refuse(status int, format string, args ...any) *refusal {
 }
 
 // Serve upgrades the request to a WebSocket and relays until the process has ended, the
-// client has disconnected, or the hub is closed. If it refuses the request, it answers
+// client has disconnected, the context of the request ends, because the client may not stay, or the hub is
+// closed. If it refuses the request, it answers
 // with a status and a line of text, see [Options].Refuse.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, g Grant) {
 	if ref := h.serve(w, r, g); ref != nil {
@@ -89,19 +94,25 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 		return ref
 	}
 	if req.write {
-		if ref := h.mayClaim(c); ref != nil {
+		ref := h.mayClaim(c)
+		// A browser does not tell its page the status. So the page is told by a close code after the upgrade, unless
+		// the other writer has gone by then.
+		if ref != nil && (ref.status != http.StatusConflict || !slices.Contains(websocket.Subprotocols(r), Subprotocol)) {
 			return ref
 		}
 	}
 	if !c.upgrade(w, r) {
 		return nil // the upgrader has answered
 	}
+	// net/http does not end this context while the handler runs: its connection was taken over.
+	defer context.AfterFunc(r.Context(), func() { c.cancel(closeRefused) })()
 	c.serve()
 	return nil
 }
 
 // Subprotocol is the WebSocket sub-protocol of relays. Clients need not offer one; a browser that
-// offers some expects the server to accept one.
+// offers some expects the server to accept one. Who offers it is told after the upgrade, by close code 4009, that
+// there is a writer already.
 const Subprotocol = "boxd"
 
 // upgrade answers the request, with the WebSocket or with an error. It needs no

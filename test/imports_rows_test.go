@@ -11,12 +11,13 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/cleanup", "internal/diskroom", "internal/endmark", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version", "internal/yamltree"}
+var base = []string{"internal/budget", "internal/cleanup", "internal/diskroom", "internal/endmark", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version", "internal/yamltree"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
+	{"internal/budget", nil, "counts bytes of tenants, of anything"},
 	{"internal/endmark", nil, "the end of a tar stream, of anything"},
 	{"internal/headtail", nil, "beginning and end of a stream, of anything"},
 	{"internal/keyed", nil, "locks by name, of anything"},
@@ -27,6 +28,7 @@ var rows = []row{
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/glob", nil, "compares paths with patterns as text, and opens nothing"},
+	{"internal/smallmem", nil, "one C constructor, for programs that have nothing else in common"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 	{"internal/diskroom", []string{"internal/linux"}, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other; internal/linux has fallocate(2)"},
 
@@ -41,7 +43,7 @@ var rows = []row{
 	{"rootfs", []string{"internal/linux", "mounts"}, "image layers come in as values, so a root can be built without an image store"},
 
 	{"agent/wire", []string{"internal/linux"}, "both sides of a trust boundary read this protocol: it must stay small enough to review"},
-	{"agent", []string{"internal/linux", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
+	{"agent", []string{"internal/linux", "internal/smallmem", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
 
 	{"agent/unpack/proto", nil, "both halves of unpacking read this: it must stay small enough to review"},
 	{"agent/unpack", []string{"internal/linux", "agent/unpack/proto"}, "reads hostile archives in a box: what is not linked into it cannot be misused by them"},
@@ -50,10 +52,13 @@ var rows = []row{
 	{"agent/dial", nil, "runs in a box as its user, like agent/files"},
 	{"agent/files", []string{"internal/glob", "internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
+	{"agent/role", []string{"agent", "agent/dial", "agent/files"}, "wires the programs that run in boxes, it decides nothing"},
+
 	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
 	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
 	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/native/programs", []string{"internal/linux"}, "client, keeper and launcher hand programs to one another in the same way, and the launcher may not import the client"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"internal/boxtest", []string{"engine", "engine/spec", "internal/testutil"}, "helpers of tests that run commands in boxes, of any engine"},
 	{"engine/conformance", []string{"engine", "engine/spec", "internal/boxtest", "internal/testutil"}, "what every engine promises: it must not depend on one of them"},
@@ -63,9 +68,9 @@ var rows = []row{
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/oci", nil, "an OCI runtime's bundle and command line: what a box is made of comes in as values"},
-	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
+	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/programs", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "internal/smallmem", "engine", "engine/spec", "engine/native/programs", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
 		"agent", "agent/wire", "cgroups", "layers", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
@@ -121,19 +126,28 @@ var rows = []row{
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay", "preview"}, "linked into other people's programs: types and streams, no server"},
+	{"webhook", []string{"session"}, "delivers what an outbox of sessions has: what a message says, and where secrets are, is handed in"},
 	{"mcp", []string{"api/apitypes", "client", "engine/spec", "relay",
 		"policy"}, // its tests, which compare its scopes with the rules
 		"tools for language models, as a client of the API: what a tool may do is decided there"},
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
-		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp"},
+		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "webhook", "api/apitypes"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp"},
+	{"internal/cli", []string{"bench/plan", "internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
+	{"bench/plan", nil, "what boxd asks boxd-bench to do: linked into boxd, so it has no weight"},
+	{"bench/report", nil, "figures, of anything"},
+	{"bench/workload", nil, "runs in a box: it needs nothing of boxd"},
+	{"bench", []string{"bench/report", "bench/workload", "internal/linux", "api/apitypes", "audit", "cgroups", "client", "engine", "engine/spec", "engine/native", "engine/native/seccomp", "images", "images/install", "langbot/protocol", "relay", "test/daemon", "test/langbot"},
+		"measures all parts from outside, the daemon and LangBot's protocol by the clients of the tests"},
+	{"cmd/boxd-bench", []string{"bench", "bench/plan", "bench/report", "bench/workload", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native", "images", "images/install"}, "an entry point wires, it decides nothing"},
-	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/dial", "agent/files", "agent/unpack"}, "an entry point wires, it decides nothing"},
-	{"packaging", nil, "no code: files for distributions, and their tests"},
+	{"cmd/boxd-agent", []string{"agent/role"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-unpacker", []string{"agent/role", "agent/unpack"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-init", []string{"engine/native/launcher"}, "an entry point wires, it decides nothing"},
+	{"packaging", []string{"config"}, "no code: files for distributions, and their tests, which read the example configuration"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", []string{"engine"}, "looks at the packages from outside, and compares documents with the tables of engine"},
 }
@@ -159,7 +173,7 @@ var everybody = []string{"..."}
 
 var foreigns = []foreign{
 	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
-		"agent/...", "engine/native/...", "engine/oci", "engine/containerd/...", "cmd/boxd-containerd", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "engine/conformance", "test/..."}, everybody, "values and policy make no system calls"},
+		"agent/...", "engine/native/...", "engine/oci", "engine/containerd/...", "cmd/boxd-containerd", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "engine/conformance", "bench", "bench/workload", "test/..."}, everybody, "values and policy make no system calls"},
 	{"golang.org/x/net", []string{"egress", "egress/rules"}, []string{"test/network"}, "names become ASCII, and an upstream proxy speaks SOCKS5, in one place; a test plays the name server"},
 	{"golang.org/x/time", []string{"policy", "egress", "session"}, nil, "requests are limited in one place, bytes of a box's network in another, and reports about its connections in a third"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
@@ -174,6 +188,7 @@ var foreigns = []foreign{
 	{"github.com/google/go-containerregistry", []string{"images"}, []string{"test/..."}, "registries and the formats of images are spoken in one place"},
 	{"go.etcd.io/bbolt", []string{"images", "session", "session/history", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/klauspost/compress", []string{"agent/unpack"}, []string{"agent/unpack"}, "archives of images are decompressed in a box, and nowhere else"},
+	{"gonum.org/v1/plot", []string{"bench/report"}, nil, "plots, in a program of its own: boxd must start fast"},
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
@@ -199,6 +214,7 @@ var never = []struct{ pkg, dep, why string }{
 	{"engine/native", "runtime/cgo", "a program that embeds boxd needs no C compiler"},
 	{"engine/native", "github.com/opencontainers/runc", "a program that embeds boxd is not re-executed by libcontainer"},
 	{"engine/native", module + "engine/native/launcher", "the client half is linked into unprivileged programs"},
+	{"cmd/boxd", "gonum.org/v1/plot", "what draws must not slow each start of a command"},
 	{"cmd/boxd", "google.golang.org/grpc", "the client of containerd costs each start of a command more than 10 ms"},
 	{"cmd/boxd-init", "github.com/containerd/containerd/v2", "the launcher stays small: it has root"},
 	{"cmd/boxd-init", "github.com/containerd/cgroups/v3", "the launcher stays small: it has root"},
@@ -207,5 +223,12 @@ var never = []struct{ pkg, dep, why string }{
 	{"cmd/boxd-init", "github.com/seccomp/libseccomp-golang", "the agent installs a program of our own: building boxd needs no C library but the system's"},
 	{"cmd/boxd-init", "net/http", "the launcher stays small: it has root"},
 	{"cmd/boxd-init", "github.com/spf13/cobra", "the launcher stays small: it has root"},
+	{"cmd/boxd-init", "github.com/klauspost/compress", "it is executed twice for each box, and nothing of it unpacks archives"},
+	{"cmd/boxd-init", module + "agent/files", "what builds boxes is not what runs in them"},
+	{"cmd/boxd-agent", "github.com/opencontainers", "PID 1 of every box starts with it, and keeps its memory"},
+	{"cmd/boxd-agent", "github.com/klauspost/compress", "PID 1 of every box starts with it, and keeps its memory"},
+	{"cmd/boxd-agent", "github.com/vishvananda/netlink", "PID 1 of every box starts with it, and keeps its memory"},
+	{"cmd/boxd-agent", module + "engine", "PID 1 of every box starts with it, and what is not linked into it cannot be misused from inside"},
+	{"cmd/boxd-unpacker", "github.com/opencontainers", "what reads hostile archives in a box cannot build one"},
 	{"agent", "net/http", "the agent is in every box: private memory of an idle box is 2 MB at most"},
 }

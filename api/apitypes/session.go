@@ -30,6 +30,7 @@ type SessionRequest struct {
 	Scope        string            `json:"scope,omitempty" doc:"Template that gives the id, such as \"{launcher_type}_{launcher_id}\"; instead of id. Without both, the default scope of the token, the profile or the daemon counts."`
 	Variables    map[string]string `json:"variables,omitempty" doc:"Variables of the scope. Of one that is missing, {name} becomes \"unknown\" unless the tenant's scopes are strict, {name!} is refused, and {name:-text} becomes the text."`
 	DefaultScope string            `json:"default_scope,omitempty" doc:"Template that counts if token and profile have none; instead of the daemon's."`
+	StrictScope  bool              `json:"strict_scope,omitempty" doc:"Refuse a scope with a {name} whose variable is missing, as if the tenant's scopes were strict."`
 	SessionSpec
 }
 

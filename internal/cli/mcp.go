@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -64,9 +67,15 @@ func (a *App) mcp(ctx context.Context, c *client.Client, f *mcpFlags) error {
 	if err != nil {
 		return err
 	}
-	o := mcp.StdioOptions{Options: f.options, Client: c, Actor: "uid:" + strconv.Itoa(os.Getuid()), In: io.NopCloser(a.Stdin), Out: unclosed{a.Stdout}}
+	user := "uid:" + strconv.Itoa(os.Getuid())
+	o := mcp.StdioOptions{Options: f.options, Client: c, Actor: user, Key: user, In: io.NopCloser(a.Stdin), Out: unclosed{a.Stdout}}
 	if path := a.env(f.tokenFile, "BOXD_TOKEN_FILE"); path != "" {
+		token, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
 		o.Actor += " " + path
+		o.Key = fmt.Sprintf("token:%x", sha256.Sum256(bytes.TrimSpace(token))) // users of other hosts have the same number and path
 	}
 	o.Version, o.Previews = a.Version, status.Previews
 	err = mcp.ServeStdio(ctx, o)

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/mcp"
 	"github.com/boxd/boxd/session"
+	"github.com/boxd/boxd/webhook"
 )
 
 // Options of [Run].
@@ -67,6 +68,7 @@ type daemon struct {
 
 	audit    *audit.Log
 	images   imageWork
+	webhooks *webhook.Sender // of sessions, which close it
 	sessions *session.Manager
 	langbot  langbotDoors
 	mcp      *mcp.Door // nil: it is not served

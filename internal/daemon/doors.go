@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/engine"
@@ -92,7 +91,7 @@ func (d *daemon) admitLocal(users *localUsers) error {
 		if err := users.check(uid, unknown); err != nil {
 			return api.Identity{}, err
 		}
-		return api.Identity{Tenant: api.DefaultTenant, Actor: "uid:" + strconv.Itoa(uid), Role: api.Operator}, nil
+		return api.LocalOperator(uid), nil
 	}
 	return nil
 }

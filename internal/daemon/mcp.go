@@ -28,7 +28,7 @@ func (d *daemon) openMCP(previews bool) []api.Other {
 			if !ok {
 				return mcp.Caller{}, errors.New("the request was not authenticated")
 			}
-			return mcp.Caller{Tenant: who.On, Actor: who.Actor, Dial: func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, who) }}, nil
+			return mcp.Caller{Tenant: who.On, Actor: who.Actor, Key: who.Key, Dial: func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, who) }}, nil
 		},
 	})
 	return []api.Other{{Prefix: mcpPath, Handler: d.mcp, Refuse: mcp.Refuse}}

@@ -4,28 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// SealedCopy returns a copy of the binary at path, boxd-init, in an immutable memfd. The
-// caller owns it.
-func SealedCopy(path string) (*os.File, error) {
-	src, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("opening boxd-init: %w", err)
-	}
-	defer src.Close()
-	fd, err := execMemfd("boxd-init")
+// SealedCopy returns a copy of a program in an immutable memfd of the given name. It reads src
+// from its beginning, whatever its offset. The caller owns the copy.
+func SealedCopy(src *os.File, name string) (*os.File, error) {
+	fd, err := execMemfd(name)
 	if err != nil {
 		return nil, err
 	}
-	dst := os.NewFile(uintptr(fd), "memfd:boxd-init")
-	if _, err := io.Copy(dst, src); err != nil {
+	dst := os.NewFile(uintptr(fd), "memfd:"+name)
+	if _, err := io.Copy(dst, io.NewSectionReader(src, 0, math.MaxInt64)); err != nil {
 		dst.Close()
-		return nil, fmt.Errorf("copying boxd-init to memory: %w", err)
+		return nil, fmt.Errorf("copying %s to memory: %w", name, err)
 	}
 	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 	if err := errors.Join(dst.Chmod(0o511), seal(dst, seals)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os/exec"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,6 +66,17 @@ func TestLongOutput(t *testing.T) {
 	if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "boxd://box/workspace/large"}); err == nil || !strings.Contains(err.Error(), "17825792 bytes") {
 		t.Errorf("a resource that is too large: %v", err)
 	}
+	// Many at once wait for one another.
+	call(t, c, "exec", args{"command": "head -c 4M /dev/urandom > /workspace/most"}, nil)
+	var reading sync.WaitGroup
+	for range 6 {
+		reading.Go(func() {
+			if r, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "boxd://box/workspace/most"}); err != nil || len(r.Contents[0].Blob) != 4<<20 {
+				t.Errorf("one of many: %v", err)
+			}
+		})
+	}
+	reading.Wait()
 	// The link to a file leads to it wherever the command has run.
 	for _, cwd := range []string{"sub", "/workspace/sub"} {
 		res := call(t, c, "exec", args{"command": "head -c 20000 /dev/zero | tr '\\0' x > long.txt", "cwd": cwd, "outputs": []string{"*.txt"}}, nil)
@@ -192,7 +204,8 @@ func TestCancellation(t *testing.T) {
 // A client that asks for it hears of a long call.
 func TestProgress(t *testing.T) {
 	s := start(t, "")
-	for _, revision := range []string{"2026-07-28", "2025-11-25"} {
+	hear := func(t *testing.T, revision string) {
+		t.Parallel() // progress comes each second
 		heard := make(chan *sdk.ProgressNotificationParams, 100)
 		c := s.connect(t, tokenA, revision, &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { heard <- r.Params }})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -213,6 +226,9 @@ func TestProgress(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	}
+	for _, revision := range []string{"2026-07-28", "2025-11-25"} {
+		t.Run(revision, func(t *testing.T) { hear(t, revision) })
 	}
 }
 

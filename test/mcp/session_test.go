@@ -34,8 +34,8 @@ func TestSessions(t *testing.T) {
 	if got := s.sessions(t, "a"); len(got) != 2 || !slices.Contains(got, "by-test-program") || !strings.HasPrefix(got[1], "mcp-token-one-test-program-") {
 		t.Errorf("sessions of a: %q", got)
 	}
-	// The name of a token is its only part in the ID, and tenants are apart.
-	if a, b := s.sessions(t, "a"), s.sessions(t, "b"); len(b) != 1 || b[0] != a[1] {
+	// The ID has the token's name, and more than that: another token with the name is another caller.
+	if a, b := s.sessions(t, "a"), s.sessions(t, "b"); len(b) != 1 || !strings.HasPrefix(b[0], "mcp-token-one-test-program-") || b[0] == a[1] {
 		t.Errorf("sessions of a: %q, of b: %q", a, b)
 	}
 	write(s.stdio(t, "", nil, "--session", "named"), "named")
@@ -118,6 +118,20 @@ profiles:
 	call(t, shown, "preview", args{"port": 8000}, &link)
 	if !strings.HasPrefix(link.URL, "http://8000-shown.a.preview.localhost:8443/?") {
 		t.Errorf("link: %q", link.URL)
+	}
+}
+
+// A scope with a value that a call does not have gives nobody a box that others share.
+func TestScopeWithoutValue(t *testing.T) {
+	s := start(t, "mcp: {scope: 's-{mcp_session}'}")
+	call(t, s.connect(t, tokenA, "2025-11-25", nil), "exec", args{"command": "true"}, nil)
+	res := try(t, s.connect(t, tokenA, "2026-07-28", nil), "exec", args{"command": "true"})
+	if !res.IsError {
+		t.Error("a call without a session of the protocol has a box")
+	}
+	mention(t, textOf(res), "variables.mcp_session", "{mcp_session:-other}")
+	if ids := s.sessions(t, "a"); len(ids) != 1 || ids[0] == "s-unknown" {
+		t.Errorf("sessions: %q", ids)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/oci"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
@@ -37,7 +38,7 @@ type gvisor struct {
 	ociPrograms
 	native
 	launcher *Launcher
-	dir      string // of the copy of this program, in the launcher's own tmpfs
+	dir      string // of a copy of boxd-agent, in the launcher's own tmpfs
 
 	copying sync.Mutex // held to make the copy
 	proving sync.Mutex // guards proof
@@ -86,14 +87,14 @@ func limitsOf(s engine.Spec, l engine.Limits) cgroups.Limits {
 	return c
 }
 
-// init returns a mount of a directory with a copy of this program, which sandboxes share. They could
+// init returns a mount of a directory with a copy of boxd-agent, which sandboxes share. They could
 // not map the sealed one, and a static program of glibc does not start from a descriptor alone.
 func (g *gvisor) init() (*os.File, error) {
 	g.copying.Lock()
 	defer g.copying.Unlock()
-	path := filepath.Join(g.dir, "boxd-init")
+	path := filepath.Join(g.dir, programs.Agent)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := copySelf(g.dir, path); err != nil {
+		if err := g.copyAgent(path); err != nil {
 			return nil, err
 		}
 	}
@@ -109,11 +110,15 @@ func (g *gvisor) init() (*os.File, error) {
 	return tree, nil
 }
 
-func copySelf(dir, path string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func (g *gvisor) copyAgent(path string) error {
+	if err := os.MkdirAll(g.dir, 0o755); err != nil {
 		return err
 	}
-	self, err := os.Open("/proc/self/exe")
+	agent, err := g.programs.agent.get()
+	if err != nil {
+		return err
+	}
+	self, err := os.Open(linux.FdPath(agent))
 	if err != nil {
 		return err
 	}
@@ -154,7 +159,7 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	init, err := g.init()
 	if err != nil {
 		runsc.Close()
-		return nil, nil, fmt.Errorf("making boxd-init readable in a sandbox: %w", err)
+		return nil, nil, fmt.Errorf("making boxd-agent readable in a sandbox: %w", err)
 	}
 	files := []*os.File{runsc, init}
 	guest := oci.Guest{
@@ -354,7 +359,7 @@ func (b *box) runNothing() error {
 		return err
 	}
 	defer null.Close()
-	m := wire.SpawnMsg{Args: []string{"boxd-init", "version"}, Self: true, Dir: "/", UID: engine.MaxID, GID: engine.MaxID, Tasks: uint32(described.Tasks)}
+	m := wire.SpawnMsg{Args: []string{programs.Agent, "version"}, Self: true, Dir: "/", UID: engine.MaxID, GID: engine.MaxID, Tasks: uint32(described.Tasks)}
 	fds := append([]*os.File{null, null, null}, files[:1+described.Tasks]...)
 	if err := conn.Send(wire.TypeSpawn, 1, m.Marshal(), fds...); err != nil {
 		return err
