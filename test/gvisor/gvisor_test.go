@@ -225,14 +225,14 @@ func TestLostOtherwise(t *testing.T) {
 	e := start(t, testutil.Runsc(t))
 	b := create(t, e, engine.Spec{ID: "other", Limits: engine.Limits{Memory: 160 << 20}})
 	p := boxtest.Begin(t, b, engine.Command{Args: []string{"sleep", "1000"}})
-	named := func(name string) int {
+	named := func(part string) int {
 		t.Helper()
 		for _, pid := range services.Commands(t, "other") {
-			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.HasPrefix(string(line), name) {
+			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), part) {
 				return pid
 			}
 		}
-		t.Fatalf("no process %q", name)
+		t.Fatalf("no process %q", part)
 		return 0
 	}
 	hosts, err := cgroups.Detect()
@@ -240,7 +240,7 @@ func TestLostOtherwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hosts.Close()
-	places, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", named("boxd-init\x00enter")))
+	places, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", named("\x00enter\x00")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestLostOtherwise(t *testing.T) {
 		_ = hog.Process.Kill()
 		t.Fatalf("the test shows nothing: %v", hog.ProcessState)
 	}
-	if err := unix.Kill(named("runsc-sandbox"), unix.SIGKILL); err != nil {
+	if err := unix.Kill(named("runsc-sandbox\x00"), unix.SIGKILL); err != nil {
 		t.Error(err)
 	}
 	if r, err := p.Wait(); err != nil || r.Verdict != engine.BoxLost {

@@ -303,6 +303,7 @@ func (g *gvisor) prove(file oci.File) *proof {
 			return
 		}
 		defer w.leave()
+		p.tried = true
 		close(began)
 		if err = l.create(w, b); err == nil {
 			err = b.runNothing()
@@ -315,7 +316,6 @@ func (g *gvisor) prove(file oci.File) *proof {
 		var err error
 		select {
 		case <-began:
-			p.tried = true
 			select {
 			case err = <-result:
 			case <-time.After(proofTime):
