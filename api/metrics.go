@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
@@ -99,6 +100,8 @@ var (
 	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 	descNetwork    = describe("network_connections_total", "Connections of boxes that have ended (allowed) or were refused (denied).", "verdict")
+	descPoolBoxes  = describe("pool_boxes", "Boxes that are built before they are asked for: there now (ready), as the demand of the last minutes asks for (wanted), and at most (limit).", "state")
+	descPool       = describe("pool_requests_total", "Boxes asked for since the launcher started: taken from the pool (hit), or built because it had none of the kind (empty), has never one of the kind (spec), or had one that could not be completed (broken).", "result")
 	descPreviews   = describe("preview_requests_total", "Requests, WebSockets and tunnels to ports of boxes that have ended, by outcome.", "outcome")
 )
 
@@ -120,6 +123,7 @@ type readings struct {
 	stats   session.Stats
 	relay   *relay.Counters
 	preview *preview.Counters
+	pool    engine.PoolState
 	healthy bool
 	audit   bool
 }
@@ -168,7 +172,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, descBoxes, descBoxesBuilt, descBoxesFailed, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, descBoxes, descBoxesBuilt, descBoxesFailed, descPoolBoxes, descPool, c.labelled} {
 		ch <- d
 	}
 	for _, f := range c.used {
@@ -186,6 +190,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	r := &readings{
 		stats: c.s.opt.Sessions.Stats(), relay: &c.s.metrics.relay, preview: &c.s.metrics.preview,
 		healthy: c.s.engineHealth(ctx) == nil,
+		pool:    c.s.pool(ctx),
 		audit:   c.s.opt.Audit == nil || c.s.opt.Audit.Healthy() == nil,
 	}
 	for _, f := range figures {
@@ -206,6 +211,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for pair, n := range r.stats.Engines {
 		ch <- prometheus.MustNewConstMetric(descBoxesBuilt, prometheus.CounterValue, float64(n.Built), pair.Engine, pair.Isolation)
 		ch <- prometheus.MustNewConstMetric(descBoxesFailed, prometheus.CounterValue, float64(n.Failed), pair.Engine, pair.Isolation)
+	}
+	if r.pool.Limit > 0 {
+		for state, n := range map[string]int{"ready": r.pool.Ready, "wanted": r.pool.Wanted, "limit": r.pool.Limit} {
+			ch <- prometheus.MustNewConstMetric(descPoolBoxes, prometheus.GaugeValue, float64(n), state)
+		}
+		ch <- prometheus.MustNewConstMetric(descPool, prometheus.CounterValue, float64(r.pool.Hits), "hit")
+		for _, reason := range []string{engine.PoolEmpty, engine.PoolSpec, engine.PoolBroken} {
+			ch <- prometheus.MustNewConstMetric(descPool, prometheus.CounterValue, float64(r.pool.Misses[reason]), reason)
+		}
 	}
 	p := r.preview
 	for outcome, n := range map[string]int64{"answered": p.Answered.Load(), "refused": p.Refused.Load(), "failed": p.Failed.Load(), "abandoned": p.Abandoned.Load()} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/preview"
@@ -32,6 +33,8 @@ type Options struct {
 	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
 	// to.
 	Health func(ctx context.Context) error
+	// Pool describes the boxes that the engine has built ahead of time; nil: it builds none.
+	Pool func(ctx context.Context) (engine.PoolState, error)
 	// Langbot reports why LangBot's protocol is not ready; nil: it is not served on an address of its own.
 	Langbot func(ctx context.Context) error
 	// Warnings returns what the operator of the daemon should change; nil: nothing.

@@ -140,6 +140,7 @@ var sections = []section{
 	{"exec", false, (*bench).warmExec},
 	{"rate", false, (*bench).throughput},
 	{"create", false, (*bench).coldCreate},
+	{"pool", false, (*bench).poolCreate},
 	{"mount", false, (*bench).liveMount},
 	{"process", false, (*bench).processes},
 	{"knob", false, (*bench).knobs},

@@ -2,12 +2,14 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
 )
 
 // coldCreate measures boxes from their creation to their first exit, and their removal. The
@@ -44,6 +46,67 @@ func (b *bench) coldCreate(ctx context.Context) {
 	if err := b.birth(ctx); err != nil {
 		b.fail("create.steps", err)
 	}
+}
+
+// poolCreate measures boxes of the pool from the request to their first exit. The pool has a box ready
+// each time, as it has unless requests come faster than idle processors build boxes.
+func (b *bench) poolCreate(ctx context.Context) {
+	const what = "create a box from the pool, to the first exit"
+	e, err := native.Start(ctx, native.Options{InitPath: b.init, StateDir: b.stateDir(), Pool: 1})
+	if err != nil {
+		b.fail("create.pool", err)
+		return
+	}
+	defer e.Close()
+	var made series
+	cycle := func() (time.Duration, error) {
+		if err := awaitBlank(ctx, e); err != nil {
+			return 0, err
+		}
+		before, err := e.Pool(ctx)
+		if err != nil {
+			return 0, err
+		}
+		begin := time.Now()
+		box, err := e.Create(ctx, b.spec())
+		if err != nil {
+			return 0, err
+		}
+		made = append(made, time.Since(begin))
+		if err := execTrue(ctx, box); err != nil {
+			return 0, err
+		}
+		exit := time.Since(begin)
+		if after, err := e.Pool(ctx); err != nil || after.Hits != before.Hits+1 {
+			return 0, errors.Join(fmt.Errorf("the box is not of the pool: %+v", after), err)
+		}
+		return exit, box.Remove(ctx)
+	}
+	first, err := e.Create(ctx, b.spec()) // so that such boxes are in demand
+	if err == nil {
+		err = first.Remove(ctx)
+	}
+	if err != nil {
+		b.fail("create.pool", err)
+		return
+	}
+	s, err := b.alternate(max(b.n/4, 5), timed(bare), cycle)
+	if err != nil {
+		b.fail("create.pool", err)
+		return
+	}
+	b.times("create.pool", what, s[1], s[0], "", goal{"≤ 3 × bare", s[1].p50() <= 3*s[0].p50()})
+	b.times("create.pool.alone", "create a box from the pool, alone", made[len(made)-len(s[1]):], s[0], "", goal{})
+}
+
+// awaitBlank waits until the pool has a box.
+func awaitBlank(ctx context.Context, e engine.Pooled) error {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(25 * time.Millisecond) {
+		if s, err := e.Pool(ctx); err != nil || s.Ready > 0 {
+			return err
+		}
+	}
+	return errors.New("the pool is empty after a minute")
 }
 
 // liveMount measures attaching mounts to a running box and detaching them.

@@ -44,6 +44,8 @@ type Config struct {
 	Programs Programs `yaml:",inline"`
 	// Webhooks by name: who is told when a managed process or a session has ended.
 	Webhooks map[string]Webhook `yaml:"webhooks"`
+	// Pool is how many boxes the launcher may build before they are asked for; 0 is none.
+	Pool int `yaml:"pool"`
 
 	Policy policy.Config `yaml:",inline"`
 }

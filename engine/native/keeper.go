@@ -42,6 +42,9 @@ type LauncherOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes, besides the launcher.
 	Runtimes Runtimes
+	// Pool is how many boxes the launcher may build ahead of time, 0 to 256, see [engine.Pooled]; 0 is
+	// none.
+	Pool int
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
@@ -103,7 +106,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		keeper.Close() // a nil file is fine
 		return false, context.Cause(ctx)
 	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
-		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots) && h.Runtimes == besideInit(o.Runtimes, o.InitPath)
+		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots) && h.Runtimes == besideInit(o.Runtimes, o.InitPath) && h.Pool == o.Pool
 		if h.Busy || !orphaned && (same || keeper == nil) {
 			keeper.Close()
 			return true, nil
@@ -214,6 +217,9 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 	}
 	if o.Workspaces != "" {
 		args = append(args, "--workspaces", o.Workspaces)
+	}
+	if o.Pool > 0 {
+		args = append(args, "--pool", strconv.Itoa(o.Pool))
 	}
 	for _, root := range o.MountRoots {
 		args = append(args, "--mount-root", root)

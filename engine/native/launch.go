@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
@@ -38,6 +39,9 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	args := []string{"launcher", "--state-dir", o.StateDir}
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
+	}
+	if o.Pool > 0 {
+		args = append(args, "--pool", strconv.Itoa(o.Pool))
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
 	args = append(args, programs.Args(LauncherFD+1)...)

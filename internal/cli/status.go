@@ -94,6 +94,13 @@ func writeStatus(w screen, s apitypes.Status) error {
 			}
 		}
 	}
+	if p := s.Pool; p != nil {
+		misses := int64(0)
+		for _, n := range p.Misses {
+			misses += n
+		}
+		t.row("pool", fmt.Sprintf("%d boxes ready, %d wanted, at most %d; %d taken, %d built on request", p.Ready, p.Wanted, p.Limit, p.Hits, misses))
+	}
 	t.row("processes", fmt.Sprint(s.Processes))
 	t.row("commands", fmt.Sprint(s.Execs))
 	for _, warning := range s.Warnings {

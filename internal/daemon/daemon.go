@@ -168,7 +168,7 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	defer cancel()
 	_, err = native.StartLauncher(ctx, native.LauncherOptions{
 		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid,
-		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Runtimes: Runtimes(d.Config.Programs), Logger: d.log,
+		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Runtimes: Runtimes(d.Config.Programs), Pool: d.Config.Pool, Logger: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("starting the launcher service: %w", err)

@@ -40,6 +40,8 @@ type ServiceOptions struct {
 	Runtimes rpc.Runtimes
 	// programs besides this one. Only a process that runs from a sealed copy has been given them.
 	programs programs.Files
+	// Pool is how many boxes the launcher builds ahead of time at most, up to MaxPool; 0 is none.
+	Pool int
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
@@ -48,6 +50,7 @@ type ServiceOptions struct {
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
 //	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [option of rpc.Runtimes]...
+//	[--pool BOXES]
 //
 // Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {
@@ -72,6 +75,8 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 		case args[0] == "--mount-root":
 			_, err = parseRoot(args[1])
 			o.MountRoots = append(o.MountRoots, args[1])
+		case args[0] == "--pool":
+			o.Pool, err = parsePool(args[1])
 		case args[0] == "--client":
 			o.ClientUID, o.ClientGID, err = parseClient(args[1])
 		case o.Runtimes.Parse(args[0], args[1]):
@@ -152,6 +157,9 @@ func (o *ServiceOptions) args(role ...string) []string {
 	}
 	for _, root := range o.MountRoots {
 		args = append(args, "--mount-root", root)
+	}
+	if o.Pool > 0 {
+		args = append(args, "--pool", strconv.Itoa(o.Pool))
 	}
 	return append(args, o.Runtimes.Args()...)
 }

@@ -106,6 +106,7 @@ func only(pid int) func() []int {
 
 // init prepares the fields of a box that is built or adopted.
 func (b *box) init() {
+	b.name = b.id
 	b.slots = map[string]*cgroups.Slot{}
 	b.mounted = map[string]mounted{}
 	b.userNS = map[string]*os.File{}
@@ -113,10 +114,10 @@ func (b *box) init() {
 	b.life, b.end = context.WithCancel(context.Background())
 }
 
-// finish hands the box over to the service, if there is one.
+// finish hands the box over to the service, if there is one. A blank box is none of it yet.
 func (l *Launcher) finish(b *box) error {
 	defer b.work.begin("recording it", "", nil)()
-	if !b.service {
+	if !b.service || b.blank {
 		return nil
 	}
 	if err := b.settle(); err != nil {
@@ -133,6 +134,11 @@ func (l *Launcher) reserve(b *box) error {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)
 	}
 	b.dir = dir
+	if b.blank {
+		if err := os.Symlink(b.id, filepath.Join(dir, bornLink)); err != nil {
+			return fmt.Errorf("reserving box %q: %w", b.id, err)
+		}
+	}
 	b.private = filepath.Join(l.instance.private(), b.id)
 	if err := os.Mkdir(b.private, 0o711); err != nil {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)

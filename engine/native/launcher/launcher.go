@@ -59,6 +59,7 @@ type Launcher struct {
 	budget     *budget                // of requests
 	works      *works                 // requests in progress
 	pulse      pulse                  // whether boxes can be built
+	pool       *pool                  // boxes that are built ahead of time
 	trials     trials                 // of directories
 	// generation numbers the launchers of an instance. Slot numbers begin with it, so
 	// no number is used twice.
@@ -87,7 +88,7 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... --programs FD,FD.
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] --programs FD,FD.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
@@ -137,6 +138,7 @@ type options struct {
 	stateDir, dataDir string
 	runtimes          rpc.Runtimes
 	programs          programs.Files
+	pool              int // see ServiceOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -148,6 +150,10 @@ func parseOptions(args []string) (o options, err error) {
 			o.dataDir = value
 		case name == programs.Option:
 			if o.programs, err = programs.Inherited(value); err != nil {
+				return o, err
+			}
+		case name == "--pool":
+			if o.pool, err = parsePool(value); err != nil {
 				return o, err
 			}
 		case o.runtimes.Parse(name, value):
@@ -186,6 +192,7 @@ func open(o options, s *service) (l *Launcher, err error) {
 	if o.dataDir != "" {
 		l.deny = append(l.deny, o.dataDir)
 	}
+	l.pool = newPool(l, o.pool)
 	if l.filter, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp filter: %w", err)
 	}
@@ -244,6 +251,7 @@ func (l *Launcher) openHost(o options) error {
 	l.stopWatching = make(chan struct{})
 	l.watching.Go(func() { l.watchOutside(l.stopWatching) })
 	l.watching.Go(func() { l.refreshVisible(l.stopWatching) })
+	l.pool.start()
 	return nil
 }
 
@@ -284,6 +292,7 @@ func (l *Launcher) serveClient(c *client) error {
 			c.creates.Add(1)
 		}
 		w := l.works.request(c.conn, frame)
+		l.pool.noteRequest()
 		l.requests.Go(func() {
 			defer l.budget.give(cost)
 			l.answer(w, frame)
@@ -323,6 +332,9 @@ func (l *Launcher) discard(b *box) error {
 		l.storage.dropAll(b.id)
 		l.layers.dropAll(b.id)
 	}
+	if l.service != nil {
+		l.service.events.rename(b.name, "")
+	}
 	return nil
 }
 
@@ -347,9 +359,10 @@ func (l *Launcher) removeAgain(id string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), id)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
+	name := bornName(l.instance.dir, id) // sweepBox forgets it
+	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), name)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
 	if err == nil {
-		owner := l.instance.owner(id)
+		owner := l.instance.owner(name)
 		err = releaseLeases(filepath.Join(l.instance.state, "ids"), func(of string) bool { return of == owner })
 	}
 	if err != nil {
@@ -372,14 +385,14 @@ func (l *Launcher) close() error {
 		// The end of the process would not release it while a thread hangs in the kernel.
 		defer l.instance.lock.Close()
 	}
+	errs := []error{l.pool.close()}
 	if err := l.drain(); err != nil {
-		return err // the next launcher adopts or removes the boxes
+		return errors.Join(append(errs, err)...) // the next launcher adopts or removes the boxes
 	}
 	if l.stopWatching != nil {
 		close(l.stopWatching)
 		l.watching.Wait()
 	}
-	var errs []error
 	if l.service == nil {
 		errs = append(errs, l.discardAll(l.takeBoxes(anyBox)), l.abandonLayers(l.layers.unfinished()))
 	} else { // the boxes of a service stay

@@ -89,6 +89,7 @@ var (
 		rpc.TypeVolumes: "listing volumes", rpc.TypeOpenDirectory: "opening a directory",
 		rpc.TypeMakeLayer: "making a layer", rpc.TypeLayers: "listing layers",
 		rpc.TypeOutside: "asking what a box holds outside its charge", rpc.TypeWhere: "asking after a request",
+		rpc.TypePool: "looking at the pool",
 	}
 )
 
