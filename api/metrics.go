@@ -105,6 +105,12 @@ var (
 	descPreviews   = describe("preview_requests_total", "Requests, WebSockets and tunnels to ports of boxes that have ended, by outcome.", "outcome")
 )
 
+var (
+	descBoxes       = describe("boxes", "Boxes of sessions, by what built them.", "engine", "isolation")
+	descBoxesBuilt  = describe("boxes_built_total", "Boxes built.", "engine", "isolation")
+	descBoxesFailed = describe("boxes_failed_total", "Boxes that could not be built, because the engine failed or was known not to work; another one may have built them.", "engine", "isolation")
+)
+
 // figure is one number that the daemon reports.
 type figure struct {
 	desc  *prometheus.Desc
@@ -166,7 +172,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, descPoolBoxes, descPool, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, descBoxes, descBoxesBuilt, descBoxesFailed, descPoolBoxes, descPool, c.labelled} {
 		ch <- d
 	}
 	for _, f := range c.used {
@@ -198,6 +204,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for verdict, n := range map[string]uint64{"allowed": r.stats.Network.Allowed, "denied": r.stats.Network.Denied} {
 		ch <- prometheus.MustNewConstMetric(descNetwork, prometheus.CounterValue, float64(n), verdict)
+	}
+	for pair, n := range r.stats.Boxes {
+		ch <- prometheus.MustNewConstMetric(descBoxes, prometheus.GaugeValue, float64(n), pair.Engine, pair.Isolation)
+	}
+	for pair, n := range r.stats.Engines {
+		ch <- prometheus.MustNewConstMetric(descBoxesBuilt, prometheus.CounterValue, float64(n.Built), pair.Engine, pair.Isolation)
+		ch <- prometheus.MustNewConstMetric(descBoxesFailed, prometheus.CounterValue, float64(n.Failed), pair.Engine, pair.Isolation)
 	}
 	if r.pool.Limit > 0 {
 		for state, n := range map[string]int{"ready": r.pool.Ready, "wanted": r.pool.Wanted, "limit": r.pool.Limit} {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -47,6 +48,31 @@ func TestDocumentedMetrics(t *testing.T) {
 	slices.Sort(documented)
 	if len(exported) < 12 || !slices.Equal(exported, documented) {
 		t.Errorf("exported:   %q\ndocumented: %q", exported, documented)
+	}
+}
+
+// TestEngineMetrics: boxes are counted by what builds them, and docs/api.md names these metrics.
+func TestEngineMetrics(t *testing.T) {
+	f := serve(t, nil)
+	if _, err := f.as(operatorToken, "").Ensure(t.Context(), apitypes.SessionRequest{ID: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	f.engine.setHealth(errors.New("no box today")) // of the next one
+	if _, err := f.as(operatorToken, "").Ensure(t.Context(), apitypes.SessionRequest{ID: "b"}); err == nil {
+		t.Error("a second box was built")
+	}
+	_, body := f.raw("GET", "/metrics", scraperToken, "")
+	doc, err := os.ReadFile("../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"boxd_boxes": 1, "boxd_boxes_built_total": 1, "boxd_boxes_failed_total": 1} {
+		if line := fmt.Sprintf("\n%s{engine=\"native\",isolation=\"namespaces\"} %d\n", name, want); !strings.Contains(string(body), line) {
+			t.Errorf("no line %q in %s", line, body)
+		}
+		if !strings.Contains(string(doc), "`"+name+"{engine,isolation}`") {
+			t.Errorf("docs/api.md does not name %s", name)
+		}
 	}
 }
 

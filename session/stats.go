@@ -7,10 +7,11 @@ import (
 
 	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/choose"
 )
 
-// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning and
-// Subscribers, which are current.
+// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning, Subscribers
+// and Boxes, which are current.
 type Stats struct {
 	States           map[State]int
 	ExecsRunning     int
@@ -28,6 +29,8 @@ type Stats struct {
 	EventsMissed     uint64 // by slow subscribers
 	Verdicts         map[engine.Verdict]uint64
 	Network          NetworkStats
+	Boxes            map[choose.Pair]int          // of sessions that have one now
+	Engines          map[choose.Pair]choose.Count // boxes built, and not built, since Open
 	// Connections through published ports, those that were reset because nothing listened in the box or
 	// because there were too many, and the bytes of those that have ended, in and out of boxes.
 	Callers, CallersRefused, CallersIn, CallersOut uint64
@@ -44,7 +47,7 @@ type NetworkStats struct {
 func (m *Manager) Stats() Stats {
 	c := &m.counters
 	st := Stats{
-		States:  map[State]int{},
+		States: map[State]int{}, Boxes: map[choose.Pair]int{}, Engines: m.engines.Counts(),
 		Created: c.created.Load(), Reused: c.reused.Load(), Recreated: c.recreated.Load(),
 		Adopted: c.adopted.Load(), Discarded: c.discarded.Load(),
 		Expired: c.expired.Load(), Removed: c.removed.Load(), BoxesLost: c.lost.Load(),
@@ -61,6 +64,9 @@ func (m *Manager) Stats() Stats {
 		st.States[s.record.State]++
 		st.ExecsRunning += s.execs
 		st.ProcessesRunning += s.running
+		if s.box != nil && s.record.State != Failed {
+			st.Boxes[choose.Pair{Engine: s.record.Built.Engine, Isolation: s.record.Built.Isolation}]++
+		}
 		s.mu.Unlock()
 	}
 	return st

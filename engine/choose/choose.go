@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -45,12 +46,21 @@ type Chooser[B engine.Box] struct {
 	build    func(context.Context, engine.Spec) (B, error)
 	choosing engine.Choosing // nil: there is only the native engine
 
-	mu    sync.Mutex
-	known map[pair]*answer
+	mu     sync.Mutex
+	known  map[Pair]*answer
+	counts map[Pair]Count
 }
 
-// pair is an engine with an isolation.
-type pair struct{ engine, isolation string }
+// Pair is an engine with an isolation.
+type Pair struct{ Engine, Isolation string }
+
+// Count counts the boxes that were asked of a pair.
+type Count struct {
+	Built uint64
+	// Failed: it could not build them, whether it was tried or known not to work. If another engine built
+	// the box, that is in its Built as well.
+	Failed uint64
+}
 
 // answer is what the service said of a pair.
 type answer struct {
@@ -67,7 +77,7 @@ func New[B engine.Box](of interface {
 	Create(context.Context, engine.Spec) (B, error)
 }) *Chooser[B] {
 	choosing, _ := of.(engine.Choosing)
-	return &Chooser[B]{build: of.Create, choosing: choosing, known: map[pair]*answer{}}
+	return &Chooser[B]{build: of.Create, choosing: choosing, known: map[Pair]*answer{}, counts: map[Pair]Count{}}
 }
 
 // Create builds a box of b, whose Engine and Isolation it sets. An engine that cannot build it is
@@ -90,6 +100,7 @@ var errStale = errors.New("the states of the engines are old")
 func (c *Chooser[B]) create(ctx context.Context, b engine.Spec, r Request, begun, since time.Time) (B, Choice, error) {
 	var none B
 	var passed []string // reasons of engines that were passed over
+	var over []Pair     // those of them that were not tried
 	better, stale := 0, false
 	for _, wall := range r.Walls {
 		better = len(passed) // that many with a better wall
@@ -101,16 +112,21 @@ func (c *Chooser[B]) create(ctx context.Context, b engine.Spec, r Request, begun
 			if reason == "" {
 				b.Engine, b.Isolation = name, wall
 				box, err := c.build(ctx, b)
+				if err == nil || ctx.Err() == nil { // else the caller has given up
+					c.count(err == nil, Pair{name, wall})
+				}
 				if err == nil {
+					c.count(false, over...)
 					return box, choice(r, b, passed[:better], passed[better:]), nil
 				}
 				if !errors.Is(err, engine.ErrNoEngine) {
 					return none, Choice{}, err
 				}
 				reason = oneline.Error(err)
-				c.note(pair{name, wall}, reason)
-			} else if !asked.IsZero() && asked.Before(begun) {
-				stale = true
+				c.note(Pair{name, wall}, reason)
+			} else if !asked.IsZero() {
+				over = append(over, Pair{name, wall})
+				stale = stale || asked.Before(begun)
 			}
 			passed = append(passed, name+": "+reason)
 		}
@@ -118,6 +134,7 @@ func (c *Chooser[B]) create(ctx context.Context, b engine.Spec, r Request, begun
 	if stale {
 		return none, Choice{}, errStale
 	}
+	c.count(false, over...)
 	return none, Choice{}, noEngine(fmt.Sprintf("no engine of %q can build a box with isolation %s: %s",
 		r.Order, strings.Join(r.Walls, " or "), strings.Join(passed, "; ")))
 }
@@ -155,7 +172,7 @@ func (c *Chooser[B]) whyNot(ctx context.Context, name, isolation string, since t
 	case c.choosing == nil:
 		return "this launcher does not know it", asked, nil
 	}
-	s, asked, err := c.ask(ctx, pair{name, isolation}, since)
+	s, asked, err := c.ask(ctx, Pair{name, isolation}, since)
 	return s.Reason, asked, err
 }
 
@@ -174,7 +191,7 @@ func (c *Chooser[B]) States(ctx context.Context, order []string) ([]engine.Engin
 	for i, s := range states {
 		switch {
 		case c.choosing != nil:
-			wg.Go(func() { states[i], _, errs[i] = c.ask(ctx, pair{s.Engine, s.Isolation}, time.Now().Add(-keep)) })
+			wg.Go(func() { states[i], _, errs[i] = c.ask(ctx, Pair{s.Engine, s.Isolation}, time.Now().Add(-keep)) })
 		case s.Engine != spec.EngineNative:
 			states[i].Reason = "this launcher does not know it"
 		}
@@ -189,7 +206,7 @@ func (c *Chooser[B]) States(ctx context.Context, order []string) ([]engine.Engin
 }
 
 // ask returns the state of p and when it was asked for, after since.
-func (c *Chooser[B]) ask(ctx context.Context, p pair, since time.Time) (engine.EngineState, time.Time, error) {
+func (c *Chooser[B]) ask(ctx context.Context, p Pair, since time.Time) (engine.EngineState, time.Time, error) {
 	c.mu.Lock()
 	a := c.known[p]
 	if a == nil {
@@ -200,7 +217,7 @@ func (c *Chooser[B]) ask(ctx context.Context, p pair, since time.Time) (engine.E
 	select { // one call asks the service, and the others wait for its answer
 	case a.turn <- struct{}{}:
 	case <-ctx.Done():
-		return engine.EngineState{}, time.Time{}, fmt.Errorf("asking for engine %q: %w", p.engine, context.Cause(ctx))
+		return engine.EngineState{}, time.Time{}, fmt.Errorf("asking for engine %q: %w", p.Engine, context.Cause(ctx))
 	}
 	defer func() { <-a.turn }()
 	c.mu.Lock()
@@ -210,12 +227,12 @@ func (c *Chooser[B]) ask(ctx context.Context, p pair, since time.Time) (engine.E
 		return state, asked, nil
 	}
 	asked = time.Now()
-	states, err := c.choosing.Engines(ctx, p.engine, p.isolation)
+	states, err := c.choosing.Engines(ctx, p.Engine, p.Isolation)
 	if err != nil {
 		return engine.EngineState{}, time.Time{}, err
 	}
-	state = engine.EngineState{Engine: p.engine, Isolation: p.isolation, Reason: "this launcher does not know it with isolation " + p.isolation}
-	if at := slices.IndexFunc(states, func(s engine.EngineState) bool { return s.Engine == p.engine && s.Isolation == p.isolation }); at >= 0 {
+	state = engine.EngineState{Engine: p.Engine, Isolation: p.Isolation, Reason: "this launcher does not know it with isolation " + p.Isolation}
+	if at := slices.IndexFunc(states, func(s engine.EngineState) bool { return s.Engine == p.Engine && s.Isolation == p.Isolation }); at >= 0 {
 		state = states[at]
 	}
 	c.mu.Lock()
@@ -224,8 +241,29 @@ func (c *Chooser[B]) ask(ctx context.Context, p pair, since time.Time) (engine.E
 	return state, asked, nil
 }
 
+// Counts returns what was asked of each pair since New.
+func (c *Chooser[B]) Counts() map[Pair]Count {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.counts)
+}
+
+func (c *Chooser[B]) count(built bool, pairs ...Pair) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range pairs {
+		n := c.counts[p]
+		if built {
+			n.Built++
+		} else {
+			n.Failed++
+		}
+		c.counts[p] = n
+	}
+}
+
 // note keeps, until the next answer, that an engine has just refused to build a box.
-func (c *Chooser[B]) note(p pair, reason string) {
+func (c *Chooser[B]) note(p Pair, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a := c.known[p]; a != nil {

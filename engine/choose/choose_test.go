@@ -45,7 +45,13 @@ func TestOtherErrors(t *testing.T) {
 			}
 			return nil
 		})
-		_, made, err := New[engine.LiveBox](host.Connect()).Create(t.Context(), engine.Spec{ID: "b"}, Request{[]string{"oci", "native"}, []string{"namespaces"}})
+		chooser := New[engine.LiveBox](host.Connect())
+		_, made, err := chooser.Create(t.Context(), engine.Spec{ID: "b"}, Request{[]string{"oci", "native"}, []string{"namespaces"}})
+		if c.op == "create" {
+			if n := chooser.Counts(); n[Pair{"oci", "namespaces"}] != (Count{Failed: 1}) || (n[Pair{"native", "namespaces"}] == Count{Built: 1}) != c.made {
+				t.Errorf("%v: counted %+v", c.err, n)
+			}
+		}
 		if c.made {
 			if err != nil || made.Engine != "native" || made.Reason != "oci: it has just died: engine not available" {
 				t.Errorf("%s: %v: made %+v, %v", c.op, c.err, made, err)
@@ -178,7 +184,7 @@ func TestHangingEngine(t *testing.T) {
 		if _, made, err := c.Create(t.Context(), engine.Spec{ID: "a"}, Request{[]string{"oci"}, []string{"namespaces"}}); err != nil || made.Engine != "oci" {
 			t.Errorf("a box of another engine: %+v, %v", made, err)
 		}
-		c.note(pair{"containerd", "namespaces"}, "it has refused a box")
+		c.note(Pair{"containerd", "namespaces"}, "it has refused a box")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, _, err := c.Create(ctx, engine.Spec{ID: "b"}, Request{[]string{"containerd"}, []string{"namespaces"}}); !errors.Is(err, context.DeadlineExceeded) {
@@ -195,7 +201,11 @@ func TestHangingEngine(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	host := enginetest.NewHost("")
 	host.SetEngine("oci", "namespaces", "engine not available: runc is not installed")
-	_, _, err := New[engine.LiveBox](host.Connect()).Create(t.Context(), engine.Spec{ID: "a"}, Request{[]string{"oci"}, []string{"namespaces"}})
+	c := New[engine.LiveBox](host.Connect())
+	_, _, err := c.Create(t.Context(), engine.Spec{ID: "a"}, Request{[]string{"oci"}, []string{"namespaces"}})
+	if n := c.Counts(); len(n) != 1 || n[Pair{"oci", "namespaces"}] != (Count{Failed: 1}) {
+		t.Errorf("counted %+v", n)
+	}
 	if want := `no engine of ["oci"] can build a box with isolation namespaces: oci: engine not available: runc is not installed`; !errors.Is(err, engine.ErrNoEngine) || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -81,5 +83,15 @@ func TestHalfABirth(t *testing.T) {
 	} else {
 		m.listener.Close()
 		<-m.done
+	}
+}
+
+// TestOwnKernel: a runtime whose boxes could not be boxes is refused by its name, whatever containerd there is.
+func TestOwnKernel(t *testing.T) {
+	for _, name := range []string{"io.containerd.runsc.v1", "io.containerd.kata.v2", DefaultRuntime} {
+		_, err := New(Options{Program: "/nowhere", Address: "/nowhere", Runtime: name, StateDir: t.TempDir()}).State(t.Context())
+		if !errors.Is(err, engine.ErrNoEngine) || strings.Contains(err.Error(), "kernel of its own") != (name != DefaultRuntime) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

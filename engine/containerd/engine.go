@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,9 +89,16 @@ func ContainerID(name string) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// ownKernels begin the names of runtimes that run a container on a kernel of its own. No process of the
+// host can be PID 1 of such a box. They are untested, and refused before anything is asked of them.
+var ownKernels = []string{"io.containerd.runsc.", "io.containerd.kata."}
+
 // State asks whether boxes can be built, and returns the version of containerd. Otherwise the
 // error is engine.ErrNoEngine with the reason.
 func (e *Engine) State(ctx context.Context) (version string, err error) {
+	if slices.ContainsFunc(ownKernels, func(prefix string) bool { return strings.HasPrefix(e.options.Runtime, prefix) }) {
+		return "", fmt.Errorf("%w: runtime %q of containerd has a kernel of its own, which boxd does not support: name one that runs runc, such as %s", engine.ErrNoEngine, e.options.Runtime, DefaultRuntime)
+	}
 	// Many hosts have none, which does not take a process to find out.
 	if _, err := os.Lstat(e.options.Address); err != nil {
 		return "", fmt.Errorf("%w: containerd does not run: %w", engine.ErrNoEngine, err)

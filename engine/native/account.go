@@ -99,6 +99,9 @@ func (a *account) conclude(e ending) {
 	if e.exited && !isEnd(e.status) {
 		e.reason = engine.BoxLost
 	}
+	if a.box.behindGVisor() && r.Signal != unix.SIGKILL {
+		r.Receipt.OOMKills = nil // of a helper that had only started the command
+	}
 	failed := r.ExitCode != 0
 	limits := a.box.currentLimits()
 	switch {

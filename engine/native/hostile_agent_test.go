@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -340,15 +341,35 @@ func TestCancelWhileStarting(t *testing.T) {
 					t.Errorf("Start: %v", err)
 					return
 				}
-				if left := p.(*process).cancelGrace(); left >= c.grace {
-					t.Errorf("%v are left of a grace of %v that began during Start", left, c.grace)
-				}
 				if r, err := p.Wait(); err != nil || r.Signal != unix.SIGTERM {
 					t.Errorf("%+v, %v", r, err)
 				}
 			})
 		})
 	}
+}
+
+// TestGraceOfYoung: the grace of a command that is cancelled during its start begins then, not with the
+// SIGTERM after the start.
+func TestGraceOfYoung(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		p := &process{
+			account: account{box: &box{slots: &slots{closed: true}}}, cmd: engine.Command{CancelGrace: time.Minute},
+			started: make(chan *wire.FailedMsg), lost: make(chan struct{}),
+		}
+		go func() {
+			time.Sleep(10 * time.Second)
+			p.started <- nil
+		}()
+		if err := p.awaitStart(ctx); err != nil {
+			t.Error(err)
+		}
+		if left := p.cancelGrace(); left != 50*time.Second {
+			t.Errorf("%v are left of a minute that began 10 s ago", left)
+		}
+	})
 }
 
 // TestDeafAgent: an agent that reads no requests does not block its client forever.

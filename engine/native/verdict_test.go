@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -188,5 +189,21 @@ func TestVolumeSet(t *testing.T) {
 	}
 	if len(levels(s)) != 0 {
 		t.Error("a box that is gone has volumes")
+	}
+}
+
+// TestJudgeGuest: behind gVisor, a process that the kernel has killed for memory is a helper of ours. That
+// was the end of the command only if the command ended in this way.
+func TestJudgeGuest(t *testing.T) {
+	for status, want := range map[unix.WaitStatus]engine.Verdict{
+		killedBy(unix.SIGKILL): engine.OOM, killedBy(unix.SIGTERM): engine.Signaled, exitStatus(3): engine.Exited, exitStatus(0): engine.Exited,
+	} {
+		b := &box{spec: engine.Spec{Isolation: spec.IsolationGVisor}, limits: engine.Limits{Memory: 128 << 20}}
+		p := &process{account: account{box: b, slot: &slot{}}}
+		p.result.Receipt = receipt(count(1), nil)
+		p.judge("", status, true, false)
+		if r := p.result; r.Verdict != want || (r.Receipt.OOMKills != nil) != (want == engine.OOM) {
+			t.Errorf("status %v: %+v, want %s", status, r, want)
+		}
 	}
 }

@@ -12,12 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/services"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -214,6 +216,64 @@ func TestOutOfMemory(t *testing.T) {
 	case <-b.Done():
 	case <-time.After(boxtest.Patience):
 		t.Error("the box is not lost")
+	}
+}
+
+// TestLostOtherwise: a box whose sandbox is killed by someone is not lost to its memory limit, even if the
+// kernel has killed something else in it for memory before.
+func TestLostOtherwise(t *testing.T) {
+	e := start(t, testutil.Runsc(t))
+	b := create(t, e, engine.Spec{ID: "other", Limits: engine.Limits{Memory: 160 << 20}})
+	p := boxtest.Begin(t, b, engine.Command{Args: []string{"sleep", "1000"}})
+	named := func(part string) int {
+		t.Helper()
+		for _, pid := range services.Commands(t, "other") {
+			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), part) {
+				return pid
+			}
+		}
+		t.Fatalf("no process %q", part)
+		return 0
+	}
+	hosts, err := cgroups.Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hosts.Close()
+	places, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", named("\x00enter\x00")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hog := exec.Command(testutil.RequireProgram(t, "python3"), "-c", "import sys\nsys.stdin.read()\nx = []\nwhile True: x.append(b'1' * (1 << 20))")
+	in, err := hog.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hog.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(places)) {
+		at := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if at[1] == "" || at[1] == "memory" {
+			if err := os.WriteFile(filepath.Join(hosts.Mountpoint(at[1]), at[2], "cgroup.procs"), []byte(fmt.Sprint(hog.Process.Pid)), 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", hog.Process.Pid), []byte("1000"), 0); err != nil {
+		t.Error(err)
+	}
+	in.Close()
+	_ = hog.Wait()
+	if !hog.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
+		_ = hog.Process.Kill()
+		t.Fatalf("the test shows nothing: %v", hog.ProcessState)
+	}
+	if err := unix.Kill(named("runsc-sandbox\x00"), unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if r, err := p.Wait(); err != nil || r.Verdict != engine.BoxLost {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

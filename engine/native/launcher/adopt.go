@@ -125,7 +125,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	b.init()
 	b.name = bornName(l.instance.dir, id)
-	b.spec, b.record, b.pid = r.Spec, r, r.PID
+	b.spec, b.record, b.pid, b.sandbox = r.Spec, r, r.PID, r.Sandbox
 	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
 		// It lives on without the program that made it. What that program keeps of it stays until a
 		// launcher has it again.
@@ -267,7 +267,7 @@ func (l *Launcher) findSlots(b *box) error {
 	for name, key := range marks {
 		if b.slots[name] == nil {
 			b.unmark(name)
-		} else if key == "" {
+		} else if key == "" && name != b.sandbox { // whose figures say why the box is lost
 			l.release(b, name)
 		}
 	}

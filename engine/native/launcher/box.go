@@ -42,6 +42,7 @@ type box struct {
 	user     *os.File   // user namespace, until PID 1 is in it
 	network  *os.File   // network namespace, until PID 1 is in it
 	runtime  boxRuntime // what started PID 1
+	sandbox  string     // slot of the sandbox of a gVisor box; empty: not known
 	pid      int
 	pidfd    *os.File      // of PID 1, opened before anything could reap it; nil before there is a PID 1
 	control  *wire.Conn    // the agent's first connection; closing it ends the agent

@@ -186,6 +186,7 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	// The sandbox lives in a slot of its own, under the limits of the box, until the box ends.
 	slot, err := b.newSlot()
 	if err == nil {
+		b.sandbox = slot.Name
 		err = b.mark(slot.Name, "")
 	}
 	if err != nil {
@@ -198,35 +199,28 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	return m, append(files, born[:1+described.Tasks]...), nil
 }
 
-// outOfMemory reports whether the kernel has killed a process in a slot of the box for memory.
+// outOfMemory reports whether the box ended because the kernel has killed a process of its sandbox for
+// memory: then runsc kills the others (unexpectedStubExit in its platform systrap). Such a kill of a helper
+// of ours, in the slot of a command, ends that command only.
 func (b *box) outOfMemory() (bool, error) {
-	names, err := b.group.Slots()
+	if b.sandbox == "" {
+		return false, nil // not known
+	}
+	slot, err := b.group.Slot(b.sandbox)
+	if err == nil {
+		err = slot.Open()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // it is gone with the box
+	}
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
-		slot, err := b.group.Slot(name)
-		if err == nil {
-			err = slot.Open()
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has just been removed
-		}
-		if err != nil {
-			return false, err
-		}
-		stats := cgroups.OpenStats(slot.Stats)
-		slot.Stats = nil // stats owns them
-		u, err := stats.Read()
-		stats.Close()
-		if err := errors.Join(err, slot.Close()); err != nil {
-			return false, err
-		}
-		if u.OOMKills != nil && *u.OOMKills > 0 {
-			return true, nil
-		}
-	}
-	return false, nil
+	stats := cgroups.OpenStats(slot.Stats)
+	slot.Stats = nil // stats owns them
+	u, err := stats.Read()
+	stats.Close()
+	return u.OOMKills != nil && *u.OOMKills > 0, errors.Join(err, slot.Close())
 }
 
 // How long a sandbox and one command in it may take, and how long a failure counts. A success counts
@@ -309,6 +303,7 @@ func (g *gvisor) prove(file oci.File) *proof {
 			return
 		}
 		defer w.leave()
+		p.tried = true
 		close(began)
 		if err = l.create(w, b); err == nil {
 			err = b.runNothing()
@@ -321,7 +316,6 @@ func (g *gvisor) prove(file oci.File) *proof {
 		var err error
 		select {
 		case <-began:
-			p.tried = true
 			select {
 			case err = <-result:
 			case <-time.After(proofTime):

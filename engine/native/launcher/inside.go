@@ -183,7 +183,7 @@ func (b *box) limited() []mounted {
 func (b *box) settle() error {
 	r := &boxRecord{
 		Version: recordVersion, ID: b.id, Spec: b.spec, Limits: b.spec.Limits,
-		PID: b.pid, IDBase: b.lease.Base, Cgroup: b.group.ID, Degraded: b.degraded(),
+		PID: b.pid, IDBase: b.lease.Base, Cgroup: b.group.ID, Sandbox: b.sandbox, Degraded: b.degraded(),
 	}
 	var err, berr error
 	r.Start, err = linux.StartTime(b.pid)

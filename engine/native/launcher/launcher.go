@@ -142,7 +142,7 @@ type options struct {
 	stateDir, dataDir string
 	runtimes          rpc.Runtimes
 	programs          programs.Files
-	pool              int // see ServiceOptions
+	pool              int  // see ServiceOptions
 	oneBox            bool // the client will create one box only
 }
 

@@ -275,5 +275,8 @@ func (b *box) handleOutside(m rpc.Outside) (any, []*os.File, error) {
 		held.Locks, held.Sockets = b.outside.last.Locks, b.outside.last.Sockets
 	}
 	_, held.Killed = b.outside.killed[m.Slot]
+	if _, killed := b.outside.killed[b.sandbox]; killed {
+		held.OOM = true
+	}
 	return held, nil, nil
 }

@@ -30,6 +30,7 @@ type boxRecord struct {
 	BootID   string   // of the boot in which PID 1 was started
 	IDBase   int      // of its lease
 	Cgroup   string
+	Sandbox  string `json:",omitempty"` // slot of the sandbox of a gVisor box
 	Volumes  []volume
 	Mounts   []mounted `json:",omitempty"` // in no order
 }

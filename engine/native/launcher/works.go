@@ -46,7 +46,7 @@ type work struct {
 
 	// Guarded by all.mu.
 	box      string // the box that is created; empty for other requests
-	kind     kind   // of the box, once its runtime is known
+	kind     kind   // of the box; zero until that is known
 	probe    bool   // the box is a probe of the launcher itself, see pulse
 	steps    []*step
 	stalled  int    // how many of the steps hang
@@ -130,7 +130,7 @@ func (w *work) by(k kind) {
 // cannot returns an error that boxes cannot be built now. Only native boxes depend on the launcher
 // alone: with the others, another engine may work.
 func (k kind) cannot(why string) error {
-	if k == nativeKind {
+	if k == nativeKind || k == (kind{}) {
 		return unavailable(why)
 	}
 	return fmt.Errorf("%w: %s", engine.ErrNoEngine, why)
