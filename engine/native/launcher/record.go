@@ -32,6 +32,8 @@ type boxRecord struct {
 	Cgroup   string
 	Volumes  []volume
 	Mounts   []mounted `json:",omitempty"` // in no order
+	// Paused: the commands stand still, or are about to, or about to go on.
+	Paused bool `json:",omitempty"`
 }
 
 const (
