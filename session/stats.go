@@ -9,12 +9,13 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning and
+// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning, Paused and
 // Subscribers, which are current.
 type Stats struct {
 	States           map[State]int
 	ExecsRunning     int
 	ProcessesRunning int
+	Paused           int // sessions that are running, and paused
 	Subscribers      int
 	Created          uint64 // sessions created
 	Reused           uint64 // uses of an existing session
@@ -61,6 +62,9 @@ func (m *Manager) Stats() Stats {
 		st.States[s.record.State]++
 		st.ExecsRunning += s.execs
 		st.ProcessesRunning += s.running
+		if s.pausedLocked() {
+			st.Paused++
+		}
 		s.mu.Unlock()
 	}
 	return st
