@@ -169,6 +169,9 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range c.used {
 		ch <- f.desc
 	}
+	for _, f := range webhookFigures {
+		ch <- f.desc
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -198,6 +201,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.collectSessions(ch)
 	c.collectUsage(ch)
+	c.collectWebhooks(ch)
 	for stream, n := range map[string]int64{"stdin": r.relay.StdinBytes.Load(), "stdout": r.relay.StdoutBytes.Load(), "stderr": r.relay.StderrBytes.Load()} {
 		ch <- prometheus.MustNewConstMetric(descRelayBytes, prometheus.CounterValue, float64(n), stream)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/budget"
@@ -35,6 +36,8 @@ type Options struct {
 	Langbot func(ctx context.Context) error
 	// Warnings returns what the operator of the daemon should change; nil: nothing.
 	Warnings func() []string
+	// Webhooks returns the state of each receiver of webhooks; nil: there are none.
+	Webhooks func() []apitypes.WebhookState
 	// Ready reports why the daemon itself cannot serve; nil: it can.
 	Ready func() error
 	// Audit is the log whose head the status shows; nil: there is none.

@@ -106,6 +106,9 @@ func (c *call) status() error {
 		if c.s.opt.Warnings != nil {
 			s.Warnings = c.s.opt.Warnings()
 		}
+		if c.s.opt.Webhooks != nil {
+			s.Webhooks = c.s.opt.Webhooks()
+		}
 	}
 	return c.reply(http.StatusOK, s)
 }

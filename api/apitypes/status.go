@@ -19,6 +19,7 @@ type Status struct {
 	Engines      []EngineState  `json:"engines,omitempty" doc:"What boxes of sessions can be built with, in the order in which it is tried; absent while the launcher does not answer."`
 	Capabilities []Difference   `json:"capabilities,omitempty" doc:"What boxes of other engines and isolations do in another way than those of native with namespaces; a pair that is not listed does everything as they do."`
 	Warnings     []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
+	Webhooks     []WebhookState `json:"webhooks,omitempty" doc:"Deliveries to the receivers of webhooks; for callers of all tenants."`
 	Audit        *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota        []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
 	Previews     bool           `json:"previews,omitempty" doc:"Ports of sessions have host names, so there can be links to them."`

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
@@ -201,11 +202,12 @@ type keeper struct {
 
 // startKeeper starts the keeper detached from this process.
 func (o *LauncherOptions) startKeeper() (*keeper, error) {
-	exe, err := linux.SealedCopy(o.InitPath)
+	exe, more, err := openPrograms(o.InitPath)
 	if err != nil {
 		return nil, err
 	}
 	defer exe.Close()
+	defer more.Close()
 	args := []string{"keeper", "--state-dir", o.StateDir, "--client", strconv.Itoa(o.ClientUID) + ":" + strconv.Itoa(o.ClientGID)}
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
@@ -217,8 +219,8 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		args = append(args, "--mount-root", root)
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd := initCommand(exe, args...)
-	if err := cmd.Start(); err != nil {
+	cmd, err := startInit(exe, more.List(), 0, append(args, programs.Args(3)...)...)
+	if err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}
 	k := &keeper{process: cmd.Process, ended: make(chan struct{})}

@@ -99,6 +99,9 @@ func writeStatus(w screen, s apitypes.Status) error {
 	for _, warning := range s.Warnings {
 		t.row("warning", warning)
 	}
+	for _, h := range s.Webhooks {
+		t.row("webhook "+h.Name, webhookText(&h))
+	}
 	if s.Audit != nil {
 		t.row("audit", auditText(s.Audit))
 	}
@@ -106,6 +109,14 @@ func writeStatus(w screen, s apitypes.Status) error {
 		t.row("quota "+q.Scope+" "+q.Name, quotaText(q))
 	}
 	return t.flush()
+}
+
+func webhookText(h *apitypes.WebhookState) string {
+	text := fmt.Sprintf("%d delivered, %d pending", h.Delivered, h.Pending)
+	if h.Dropped > 0 {
+		text += fmt.Sprintf(", %d dropped", h.Dropped)
+	}
+	return text + reason(h.Error)
 }
 
 func auditText(h *apitypes.AuditHead) string {

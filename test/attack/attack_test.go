@@ -130,7 +130,7 @@ func TestBuiltinKilled(t *testing.T) {
 	b := create(t, boxes.Start(t), engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	for _, signal := range []string{"KILL", "TERM", "SEGV", "QUIT", "HUP", "PIPE"} {
 		end, written := startWrite(t, b)
-		script := `for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline | grep -q "^boxd-init files " && kill -` + signal + ` ${p#/proc/} && exit 0; done; exit 1`
+		script := `for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline | grep -q "^boxd-agent files " && kill -` + signal + ` ${p#/proc/} && exit 0; done; exit 1`
 		if r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"sh", "-c", script}}); err != nil || r.ExitCode != 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
@@ -37,6 +38,8 @@ type ServiceOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes.
 	Runtimes rpc.Runtimes
+	// programs besides this one. Only a process that runs from a sealed copy has been given them.
+	programs programs.Files
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
@@ -44,8 +47,7 @@ type ServiceOptions struct {
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
-//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [--oci-runtime PATH]
-//	[--gvisor-runtime PATH]
+//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [option of rpc.Runtimes]...
 //
 // Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {
@@ -57,6 +59,8 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 			continue
 		case len(args) == 1:
 			return o, fmt.Errorf("option %q: needs a value", args[0])
+		case args[0] == programs.Option:
+			o.programs, err = programs.Inherited(args[1])
 		case args[0] == "--state-dir":
 			o.StateDir = args[1]
 		case args[0] == "--data-dir":
@@ -186,11 +190,26 @@ func (o *ServiceOptions) prepare() error {
 // executeSealed replaces this process with a sealed copy of the program. It returns only
 // after an error.
 func executeSealed(args []string) error {
-	exe, err := linux.SealedCopy("/proc/self/exe")
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	more, err := programs.Beside(self)
+	if err != nil {
+		return err
+	}
+	defer more.Close()
+	option, err := more.Keep()
+	if err != nil {
+		return err
+	}
+	exe, err := linux.SealedCopy(self, programs.Init)
 	if err != nil {
 		return err
 	}
 	defer exe.Close()
+	args = append(args, option...)
 	return &os.PathError{Op: "execve", Path: args[0], Err: unix.Exec(linux.FdPath(exe), args, os.Environ())}
 }
 

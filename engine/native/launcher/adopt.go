@@ -126,7 +126,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
 		// It lives on without the program that made it. What that program keeps of it stays until a
 		// launcher has it again.
-		b.runtime = native{}
+		b.runtime = native{&l.programs}
 	}
 	b.stale = true // the previous launcher may not have shown the last limits
 	b.private = filepath.Join(l.instance.private(), id)

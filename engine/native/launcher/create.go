@@ -46,6 +46,7 @@ func (l *Launcher) boxOf(w *work, spec engine.Spec) (*box, error) {
 	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
 		return nil, fmt.Errorf("engine %q with isolation %q: %w", b.spec.Engine, b.spec.Isolation, engine.ErrNoEngine)
 	}
+	w.by(kindOf(b.spec))
 	if isGVisor(b.spec) {
 		if err := checkGVisor(b.spec); err != nil {
 			return nil, err

@@ -10,18 +10,19 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/native/seccomp"
 	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
+	_ "github.com/boxd/boxd/internal/smallmem"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
@@ -48,16 +49,17 @@ type Launcher struct {
 	layers     *layerStore
 	filter     []byte                 // the agents' seccomp program
 	unpacker   func() ([]byte, error) // the same in boxes that unpack
+	programs   boxPrograms
 	runtimes   map[kind]boxRuntime
 	containerd *containerdRuntime // one of runtimes; nil without boxd-containerd
 	networks   *networks
 	waves      waves // of boxes that end with this launcher
 	views      views
-	creating   chan struct{} // has one element per create at work
-	budget     *budget       // of requests
-	works      *works        // requests in progress
-	pulse      pulse         // whether boxes can be built
-	trials     trials        // of directories
+	creating   map[kind]chan struct{} // has one element per create at work with the runtime
+	budget     *budget                // of requests
+	works      *works                 // requests in progress
+	pulse      pulse                  // whether boxes can be built
+	trials     trials                 // of directories
 	// generation numbers the launchers of an instance. Slot numbers begin with it, so
 	// no number is used twice.
 	generation int64
@@ -85,7 +87,7 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [--oci-runtime PATH].
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... --programs FD,FD.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
@@ -134,6 +136,7 @@ func sayHello(conn *wire.Conn, h rpc.Hello) error {
 type options struct {
 	stateDir, dataDir string
 	runtimes          rpc.Runtimes
+	programs          programs.Files
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -143,6 +146,10 @@ func parseOptions(args []string) (o options, err error) {
 			o.stateDir = value
 		case name == "--data-dir":
 			o.dataDir = value
+		case name == programs.Option:
+			if o.programs, err = programs.Inherited(value); err != nil {
+				return o, err
+			}
 		case o.runtimes.Parse(name, value):
 		default:
 			return o, fmt.Errorf("option %q: unknown", name)
@@ -166,15 +173,15 @@ func open(o options, s *service) (l *Launcher, err error) {
 	if !exeseal.IsSelfExeCloned() {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
 	}
+	if o.programs.Agent == nil {
+		return nil, errNoPrograms
+	}
 	l = &Launcher{
 		service: s,
 		boxes:   map[string]*box{},
 		deny:    append([]string{o.stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
-		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
-		// but commands in other boxes wait 10 to 20 % longer meanwhile.
-		creating: make(chan struct{}, runtime.NumCPU()),
 	}
 	if o.dataDir != "" {
 		l.deny = append(l.deny, o.dataDir)
@@ -191,6 +198,7 @@ func open(o options, s *service) (l *Launcher, err error) {
 
 func (l *Launcher) openHost(o options) error {
 	avoidHugePages()
+	l.programs.open(o.programs)
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}
@@ -222,9 +230,7 @@ func (l *Launcher) openHost(o options) error {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
-	if err := l.openRuntimes(o.runtimes); err != nil {
-		return err
-	}
+	l.openRuntimes(o.runtimes)
 	if err := l.hideCgroups(); err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeEngines:
-		reply, err = l.handleEngines()
+		reply, err = l.handleEngines(r.Body)
 		return reply, nil, err
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
@@ -185,7 +185,7 @@ func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File
 	if err != nil {
 		return rpc.Created{}, nil, err
 	}
-	if err := w.enter(l.creating); err != nil {
+	if err := w.enter(l.creating[w.kind]); err != nil {
 		return rpc.Created{}, nil, err
 	}
 	defer w.leave()

@@ -51,7 +51,7 @@ func Service(o ServiceOptions) error {
 	s.roots, err = o.roots()
 	var l *Launcher
 	if err == nil {
-		l, err = open(options{o.StateDir, o.DataDir, o.Runtimes}, s)
+		l, err = open(options{o.StateDir, o.DataDir, o.Runtimes, o.programs}, s)
 	}
 	if err != nil {
 		s.refuseAll(err)
