@@ -62,6 +62,7 @@ var kinds = []kind{
 	{apitypes.CodeNotFound, http.StatusNotFound, "Not found", []error{session.ErrNotFound}},
 	{apitypes.CodeSessionConflict, http.StatusConflict, "The live session differs from the request", []error{session.ErrConflict}},
 	{apitypes.CodeExists, http.StatusConflict, "A managed process with this ID is already running", []error{session.ErrExists}},
+	{apitypes.CodePaused, http.StatusConflict, "The session is paused", []error{engine.ErrPaused}},
 	{apitypes.CodeState, http.StatusConflict, "Not possible in this state", []error{session.ErrState}},
 	{apitypes.CodeNotStarted, http.StatusServiceUnavailable, "The process is being started; try again", nil},
 	{apitypes.CodeNotReady, http.StatusUnprocessableEntity, "The process has failed before it was ready", []error{session.ErrNotReady}},

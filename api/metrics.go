@@ -137,6 +137,7 @@ var figures = []figure{
 	{describe("boxes_lost_total", "Boxes whose first process was gone."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.BoxesLost) }},
 	{describe("boxes_adopted_total", "Boxes taken over at the start."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Adopted) }},
 	{describe("boxes_discarded_total", "Boxes without an owner removed at the start."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Discarded) }},
+	{describe("sessions_paused", "Sessions that are paused."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.Paused) }},
 	{describe("execs_running", "Commands that run."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.ExecsRunning) }},
 	{describe("processes_running", "Managed processes that run."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.ProcessesRunning) }},
 	{describe("processes_started_total", "Managed processes started."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.ProcessesStarted) }},

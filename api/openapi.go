@@ -127,7 +127,7 @@ var enums = map[string][]any{
 	"SessionRequest.workspace_mode": workspaceModes,
 	"Profile.workspace_mode":        workspaceModes,
 	"Profile.mount_mode":            workspaceModes,
-	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventExecStarted,
+	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventPaused, session.EventResumed, session.EventExecStarted,
 		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventProcessReady, session.EventProcessUnready, session.EventOOM,
 		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventVolumeCreated, session.EventVolumeResized,
 		session.EventVolumeRemoved, session.EventSensitive, session.EventVolumeMarked,

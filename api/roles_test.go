@@ -35,6 +35,8 @@ var matrix = map[string]string{
 	"GET /v1/sessions/{id}":                "-++++",
 	"PATCH /v1/sessions/{id}":              "--+-+",
 	"DELETE /v1/sessions/{id}":             "--+-+",
+	"POST /v1/sessions/{id}/pause":         "--+-+",
+	"POST /v1/sessions/{id}/resume":        "--+-+",
 	"GET /v1/sessions/{id}/usage":          "-++++",
 	"GET /v1/sessions/{id}/network":        "-++++",
 	"GET /v1/sessions/{id}/ports":          "-++++",

@@ -120,6 +120,10 @@ var routes = []route{
 		body: apitypes.SessionUpdate{}, status: http.StatusOK, reply: apitypes.Session{}, fails: slices.Concat(useRefusals, []string{apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeNotAttached, apitypes.CodeNoMountPoint}), handler: onSession((*call).updateSession)},
 	{method: "DELETE", path: sessionPath, name: "remove-session", summary: "End a session with all that runs in it", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: onSession((*call).removeSession)},
+	{method: "POST", path: sessionPath + "/pause", name: "pause-session", summary: "Stop everything that runs in a session until it is resumed; a paused one stays paused", role: Operator,
+		status: http.StatusOK, reply: apitypes.Session{}, fails: []string{apitypes.CodeState, apitypes.CodeBoxLost}, handler: onSession((*call).pauseSession)},
+	{method: "POST", path: sessionPath + "/resume", name: "resume-session", summary: "Let a paused session go on; one that is not paused stays as it is", role: Operator,
+		status: http.StatusOK, reply: apitypes.Session{}, fails: []string{apitypes.CodeState, apitypes.CodeBoxLost}, handler: onSession((*call).resumeSession)},
 	{method: "GET", path: sessionPath + "/usage", name: "usage", summary: "What the session's box uses now", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Usage{}, fails: []string{apitypes.CodeBoxLost}, handler: onSession((*call).usage)},
 	{method: "GET", path: sessionPath + "/network", name: "network", summary: "Connections of the session's box, and what was refused", role: Viewer,
@@ -233,7 +237,7 @@ var routes = []route{
 // from the shape of the route; see [route.refusals].
 var (
 	// useRefusals are those of every operation that needs the session's box.
-	useRefusals = []string{apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost, apitypes.CodeBoxAtLimit}
+	useRefusals = []string{apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodePaused, apitypes.CodeBoxLost, apitypes.CodeBoxAtLimit}
 	// makeRefusals are those of every operation that may create a session.
 	makeRefusals = []string{apitypes.CodeImageNotPresent, apitypes.CodeImageNotFound, apitypes.CodeImageLogin, apitypes.CodeImageDamaged, apitypes.CodeImagePlatform, apitypes.CodeImageRefused, apitypes.CodeSessionConflict, apitypes.CodeVolumeInUse, apitypes.CodeVolumeLost, apitypes.CodeNoMountPoint, apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost}
 	// runRefusals are those of every operation that runs a program.

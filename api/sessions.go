@@ -66,6 +66,22 @@ func (c *call) updateSession(key session.Key) error {
 	return c.reply(http.StatusOK, c.session(&v))
 }
 
+func (c *call) pauseSession(key session.Key) error {
+	v, err := c.s.opt.Sessions.Pause(c.r.Context(), c.caller(), key)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, c.session(&v))
+}
+
+func (c *call) resumeSession(key session.Key) error {
+	v, err := c.s.opt.Sessions.Resume(c.r.Context(), c.caller(), key)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, c.session(&v))
+}
+
 func (c *call) removeSession(key session.Key) error {
 	if err := c.s.opt.Sessions.Remove(c.r.Context(), c.caller(), key); err != nil {
 		return err

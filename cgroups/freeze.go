@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,8 +10,11 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// freezePause is the time between two checks whether a box is frozen.
-const freezePause = time.Millisecond
+// Pauses between two checks whether a box is frozen. They grow.
+const (
+	firstFreezePause = 20 * time.Microsecond
+	freezePause      = time.Millisecond
+)
 
 // Freeze stops all processes of the box, PID 1 included, until Thaw. It waits until they
 // have stopped; a process that is busy in the kernel may take a while. Call Thaw even
@@ -20,28 +24,45 @@ const freezePause = time.Millisecond
 // PID 1, cannot be frozen (in kernel/seccomp.c, only a fatal signal interrupts
 // seccomp_do_user_notification), so PID 1 must still be able to answer.
 func (g *Group) Freeze(ctx context.Context) error {
-	for _, dir := range []string{"work/", ""} {
-		err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "1")
-		if err == nil {
-			err = poll(ctx, freezePause, freezePause, func() (bool, error) {
-				events, err := linux.ReadFileAt(g.v2.box, dir+"cgroup.events")
-				return strings.Contains(events, "frozen 1\n"), err
-			})
-		}
-		if err != nil {
-			return fmt.Errorf("freezing box %q: %w", g.ID, err)
-		}
+	if err := g.freeze(ctx, "work/"); err != nil {
+		return err
+	}
+	return g.freeze(ctx, "")
+}
+
+// Pause stops the commands of the box until Resume, and waits until they have stopped. PID 1 goes on: it
+// answers, and reaps what is killed. Processes that are put into the box meanwhile stand still at once.
+// After an error the caller calls Resume.
+func (g *Group) Pause(ctx context.Context) error { return g.freeze(ctx, "work/") }
+
+// freeze writes to dir, which is empty or ends with "/", and waits.
+func (g *Group) freeze(ctx context.Context, dir string) error {
+	err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "1")
+	if err == nil {
+		err = poll(ctx, firstFreezePause, freezePause, func() (bool, error) {
+			events, err := linux.ReadFileAt(g.v2.box, dir+"cgroup.events")
+			return strings.Contains(events, "frozen 1\n"), err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("freezing box %q: %w", g.ID, err)
 	}
 	return nil
 }
 
 // Thaw lets the processes of the box continue. It is not an error if the box is not frozen,
 // or gone.
-func (g *Group) Thaw() error {
-	for _, dir := range []string{"", "work/"} {
-		if err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "0"); err != nil && !gone(err) {
-			return fmt.Errorf("thawing box %q: %w", g.ID, err)
-		}
+func (g *Group) Thaw() error { return errors.Join(g.ThawInit(), g.Resume()) }
+
+// ThawInit is Thaw for PID 1 alone, in a box whose commands are paused.
+func (g *Group) ThawInit() error { return g.thaw("") }
+
+// Resume ends Pause. It is not an error if the commands are not paused, or the box is gone.
+func (g *Group) Resume() error { return g.thaw("work/") }
+
+func (g *Group) thaw(dir string) error {
+	if err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "0"); err != nil && !gone(err) {
+		return fmt.Errorf("thawing box %q: %w", g.ID, err)
 	}
 	return nil
 }

@@ -33,6 +33,16 @@ func (c *Client) Update(ctx context.Context, session string, u apitypes.SessionU
 	return fetch[apitypes.Session](ctx, c, call{method: "PATCH", path: []string{"sessions", session}, body: u})
 }
 
+// Pause stops everything that runs in a session, until Resume. Pausing a paused one does nothing.
+func (c *Client) Pause(ctx context.Context, session string) (apitypes.Session, error) {
+	return fetch[apitypes.Session](ctx, c, call{method: "POST", path: []string{"sessions", session, "pause"}})
+}
+
+// Resume ends Pause. Resuming a session that is not paused does nothing.
+func (c *Client) Resume(ctx context.Context, session string) (apitypes.Session, error) {
+	return fetch[apitypes.Session](ctx, c, call{method: "POST", path: []string{"sessions", session, "resume"}})
+}
+
 // Remove ends a session with everything that runs in it. Its workspace is deleted if
 // boxd made it, and kept if it is a directory of the caller.
 func (c *Client) Remove(ctx context.Context, session string) error {

@@ -45,6 +45,7 @@ const (
 	CanManagedLimit = "managed-memory"
 	CanAdopt        = "adoption"
 	CanRestart      = "launcher-restart"
+	CanPause        = "pause"
 )
 
 // Capabilities are all of them, in the order in which documents list them.
@@ -78,6 +79,7 @@ var Capabilities = []Capability{
 	{CanManagedLimit, "a managed process can have a memory limit of its own"},
 	{CanAdopt, "the next client takes over a box with its managed processes, byte for byte"},
 	{CanRestart, "nothing in a box notices that its launcher is killed, and the next one goes on with it"},
+	{CanPause, "a box stands still, with the timeouts of its commands, and goes on; that outlives clients and launchers"},
 }
 
 // Difference says that an engine holds a promise in another way, or not at all.
@@ -121,6 +123,7 @@ var Differences = []Difference{
 	{spec.EngineOCI, spec.IsolationGVisor, CanUsage, "figures include the kernel of the box: some 30 MiB and 15 processes", "the host measures the sandbox as a whole", []string{"Usage"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanManaged, "as in a native box, but without figures of what a process has used, and without terminals", "as for receipts and terminals", []string{"Managed", "ManagedEndings", "ManagedTerminal", "ManagedTerminalAtItsEnd", "ManagedTerminalEnd", "ManagedMany", "ManagedRefused", "ManagedBoxLost", "ManagedRemoved"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanManagedLimit, "refused", "the host cannot tell the memory of one process from that of the sandbox", []string{"ManagedMemory", "ManagedMemoryOfTrees"}},
+	{spec.EngineOCI, spec.IsolationGVisor, CanPause, "refused", "programs of a sandbox whose processes are frozen can die of signals that they have not caused", []string{"Pause", "PausedTimeout", "PausedEnds", "PauseOutlives"}},
 }
 
 // DifferencesOf returns the differences of an engine and an isolation. Empty words stand for native

@@ -20,6 +20,8 @@ var (
 	// ErrMayHaveRun accompanies ErrBoxLost if the box was lost while it was starting the
 	// command. It is then unknown whether the command ran, and a retry may run it twice.
 	ErrMayHaveRun = errors.New("the command may have run")
+	// ErrPaused: no command starts in a box that is paused, see [Pausable].
+	ErrPaused = errors.New("box is paused")
 	// ErrNoLayer: a layer does not exist. The text says which.
 	ErrNoLayer = errors.New("layer does not exist")
 	// ErrLayerInUse: a box uses the layer.

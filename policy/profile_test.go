@@ -69,7 +69,7 @@ func TestBadConfig(t *testing.T) {
 		{Config{Profiles: map[string]ProfileConfig{"a": {Extends: "b"}, "b": {Extends: "c"}, "c": {Extends: "a"}}}, "profiles.a.extends", "a → b → c → a"},
 		{Config{Profiles: map[string]ProfileConfig{"a b": {}}}, "profiles", "a name must be"},
 		{Config{Profiles: map[string]ProfileConfig{"": {}}}, "profiles", "a name must be"},
-		{profile(ProfileConfig{Locked: ptr([]string{"env"})}), "profiles.p.locked", "must be one of cpus"},
+		{profile(ProfileConfig{Locked: ptr([]string{"env"})}), "profiles.p.locked", "must be one of auto_resume, cpus"},
 		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceMode: ptr("w")}}), "profiles.p.workspace_mode", `"rw"`},
 		{profile(ProfileConfig{MountMode: ptr("")}), "profiles.p.mount_mode", `"rw"`},
 		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(8.0)}}}), "profiles.p.cpus", "raise profiles.p.caps.cpus"},

@@ -126,7 +126,7 @@ func TestLocks(t *testing.T) {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
 	// If everything is locked, even nonsense has no effect, and Overridden names all of it.
-	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Image: ptr("?"), Engine: ptr("x"), Isolation: ptr(""), Require: ptr(false), Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), NetworkRules: &spec.NetworkRules{Allow: []string{"*"}}, LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Sensitive: ptr(true), Persistent: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
+	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Image: ptr("?"), Engine: ptr("x"), Isolation: ptr(""), Require: ptr(false), Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), NetworkRules: &spec.NetworkRules{Allow: []string{"*"}}, LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Sensitive: ptr(true), Persistent: ptr(true), AutoResume: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
 	if err != nil || !slices.Equal(r.Overridden, spec.Lockable()) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, spec.Lockable())
 	}

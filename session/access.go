@@ -42,6 +42,11 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := u.wake(ctx, c); err != nil {
+		u.release()
+		m.deny(c, key, a.Action, err)
+		return nil, nil, err
+	}
 	counted, err := m.admitAccess(ctx, c, u.s, a)
 	if err != nil {
 		u.release()
@@ -111,10 +116,13 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 		return nil, nil, err
 	}
 	s.mu.Lock()
-	running, u := s.record.State == Running, s.lookLocked()
+	running, u, paused := s.record.State == Running, s.lookLocked(), s.pausedLocked()
 	s.mu.Unlock()
 	if !running {
 		return nil, func() {}, nil
+	}
+	if paused { // to look is no use, and resumes nothing
+		return nil, nil, s.pausedError()
 	}
 	if err := u.awaitRecord(); err != nil {
 		return nil, nil, err

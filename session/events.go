@@ -28,9 +28,11 @@ const (
 	EventPIDsLimit       EventType = "pids-limit"      // Details: count
 	EventAttached        EventType = "mount-attached"
 	EventDetached        EventType = "mount-detached"
-	EventVolumeCreated   EventType = "volume-created"     // Details: volume, size
-	EventVolumeResized   EventType = "volume-resized"     // Details: volume, size
-	EventVolumeRemoved   EventType = "volume-removed"     // Details: volume
+	EventVolumeCreated   EventType = "volume-created" // Details: volume, size
+	EventVolumeResized   EventType = "volume-resized" // Details: volume, size
+	EventVolumeRemoved   EventType = "volume-removed" // Details: volume
+	EventPaused          EventType = "paused"
+	EventResumed         EventType = "resumed"            // Details: seconds that the pause has taken
 	EventSensitive       EventType = "sensitive"          // Details: reason
 	EventVolumeMarked    EventType = "volume-sensitive"   // Details: volume, reason
 	EventImageProgress   EventType = "image-progress"     // Details: image, step, layer, done, total

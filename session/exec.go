@@ -60,6 +60,10 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		_ = u.awaitRecord() // confirm reports an error; a command that has run has a result even so
 		u.release()
 	}()
+	if err := u.wake(ctx, c); err != nil {
+		m.deny(c, key, "exec", err)
+		return ExecResult{}, err
+	}
 	run, err := m.admitExec(ctx, c, u, e)
 	if err != nil {
 		return ExecResult{}, err
@@ -92,7 +96,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		m.rememberExec(c, u, run, started, res)
 		return m.finishExec(c, u, run, res, nil, time.Since(began))
 	}
-	if err != nil {
+	if err = u.s.orPaused(err); err != nil {
 		return ExecResult{}, m.noteFailure(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
 	}
 	u.s.publish(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]})
@@ -135,7 +139,7 @@ func (m *Manager) admitRun(c Caller, key Key, a *asked) error {
 // startError adds the program's name to the error of a command that could not be started,
 // unless err has it.
 func startError(program string, err error) error {
-	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) || errors.Is(err, ErrCodeUnwritten) {
+	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) || errors.Is(err, engine.ErrPaused) || errors.Is(err, ErrCodeUnwritten) {
 		return err
 	}
 	return fmt.Errorf("starting %s: %w", spec.Quote(program), err)

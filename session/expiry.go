@@ -70,7 +70,7 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 	if r := s.record.Retained; r != nil {
 		return s.m.now() + time.Until(r.Until), !r.Until.IsZero() && s.uses == 0
 	}
-	busy := s.record.Resolved.Persistent || s.uses > 0 || (s.running+s.waiting > 0 && s.exempt)
+	busy := s.record.Resolved.Persistent || s.uses > 0 || s.pausedLocked() || (s.running+s.waiting > 0 && s.exempt)
 	idle := time.Duration(s.lastUsed.Load()) + s.record.Resolved.IdleTTL.D()
 	switch {
 	case busy && s.lifeEnd == 0:

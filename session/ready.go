@@ -89,22 +89,35 @@ func readyTimeout(r *spec.Ready) time.Duration {
 func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engine.ManagedProcess, r *spec.Ready) error {
 	most := readyTimeout(r)
 	left := max(min(most, most-time.Since(p.View().StartedAt)), min(most, probeTimeout))
-	if r.Line != "" {
-		ctx, cancel := context.WithTimeout(ctx, left)
-		defer cancel()
-		return awaitLine(ctx, live, r.Line)
-	}
 	var last error
 	end := time.Now().Add(left)
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
+		stood := p.s.stoodStill()
+		p.s.awaitResumed(ctx.Done())
 		began := time.Now()
-		attempt, cancel := context.WithDeadline(ctx, end)
-		err := p.try(attempt, box, r)
+		attempt, cancel := context.WithDeadline(ctx, end.Add(p.s.stoodStill()-stood))
+		var err error
+		if r.Line != "" {
+			err = awaitLine(attempt, live, r.Line)
+		} else {
+			err = p.try(attempt, box, r)
+		}
 		complete := attempt.Err() == nil
 		cancel()
+		if r.Line != "" && err != nil && complete { // the process has ended
+			return err
+		}
+		if paused := p.s.stoodStill() - stood; paused > 0 { // a failure says nothing about the process, whose time stood still
+			end = end.Add(paused)
+			if err != nil && ctx.Err() == nil {
+				err = fmt.Errorf("%w: %w", engine.ErrPaused, err)
+			}
+		}
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, engine.ErrPaused):
+			last = cmp.Or(last, err)
 		case errors.Is(err, engine.ErrNoLauncher): // says nothing about the process, which gets another attempt
 			last, end = err, later(end, time.Now().Add(min(most, probeTimeout)))
 		case complete || last == nil: // an attempt that was cut says less than the one before
@@ -140,8 +153,12 @@ func (p *Process) watchLive(ctx context.Context, box engine.LiveBox, r *processR
 			return
 		case <-time.After(pause):
 		}
-		began := time.Now()
+		p.s.awaitResumed(ctx.Done())
+		began, stood := time.Now(), p.s.stoodStill()
 		err := p.try(ctx, box, r.Ready)
+		if err != nil && p.s.stoodStill() > stood {
+			err = fmt.Errorf("%w: %w", engine.ErrPaused, err)
+		}
 		if r.Ready.Port != 0 { // as in awaitReady
 			pause = max(r.Ready.LiveEvery.D(), portShare*time.Since(began))
 		}
@@ -152,7 +169,7 @@ func (p *Process) watchLive(ctx context.Context, box engine.LiveBox, r *processR
 			failures = 0
 			p.setReadiness(ProcessReady, nil)
 			continue
-		case errors.Is(err, engine.ErrNoLauncher) || errors.Is(err, policy.ErrQuota): // says nothing about the process
+		case errors.Is(err, engine.ErrNoLauncher) || errors.Is(err, engine.ErrPaused) || errors.Is(err, policy.ErrQuota): // says nothing about the process
 			continue
 		}
 		if failures++; failures < liveFailures {

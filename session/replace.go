@@ -140,6 +140,7 @@ func (s *session) clearBox(ctx context.Context) error {
 	s.mu.Lock()
 	box, id, list := s.box, s.record.Box, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest
+	s.noteStandstillLocked(false)
 	s.closeNetworkLocked()
 	s.mu.Unlock()
 	if box != nil {

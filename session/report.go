@@ -64,7 +64,7 @@ func (m *Manager) noteFailure(c Caller, key Key, action string, err error) error
 	}
 	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reports its error
 	for _, own := range []error{context.Canceled, context.DeadlineExceeded, policy.ErrQuota, policy.ErrDenied, engine.ErrInvalid,
-		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrCodeUnwritten, ErrState, ErrClosed, ErrVolumeInUse, ErrVolumeLost,
+		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrCodeUnwritten, engine.ErrPaused, engine.ErrUnenforceable, ErrState, ErrClosed, ErrVolumeInUse, ErrVolumeLost,
 		ErrImageNotPresent, images.ErrUnknown, images.ErrLogin, images.ErrPlatform, images.ErrRefused, images.ErrQuota} {
 		if errors.Is(err, own) {
 			return err

@@ -177,6 +177,7 @@ func (p *Process) restart() {
 		if isDone(p.gone) || s.ctx.Err() != nil {
 			return
 		}
+		s.awaitResumed(p.gone)
 		err := p.startAgain(s.ctx)
 		switch {
 		case err == nil:
@@ -229,7 +230,7 @@ func (p *Process) startAgain(ctx context.Context) error {
 // saysNothing reports whether err, which a start returned, is about the tenant or the host and not about the
 // process.
 func saysNothing(err error) bool {
-	return errors.Is(err, policy.ErrQuota) || errors.Is(err, engine.ErrNoLauncher) || errors.Is(err, engine.ErrNoEngine) || diskroom.IsFull(err) || isShortage(err)
+	return errors.Is(err, policy.ErrQuota) || errors.Is(err, engine.ErrNoLauncher) || errors.Is(err, engine.ErrNoEngine) || errors.Is(err, engine.ErrPaused) || diskroom.IsFull(err) || isShortage(err)
 }
 
 // restartFailed counts an attempt that failed, unless the failure says nothing about the process, and

@@ -62,20 +62,21 @@ type session struct {
 	callers   map[*caller]struct{} // connections through published ports
 
 	// What runs in it.
-	uses      int // calls that use it now
-	execs     int
-	watches   int        // of directories; see MaxWatches
-	looking   sync.Mutex // held during a look at the ports of its box; before mu
-	ports     boxPorts   // as found then
-	tidying   sync.Mutex // held while code is removed in the background
-	running   int        // managed processes that have not ended
-	waiting   int        // ended ones that wait for their restart
-	exempt    bool       // the running and waiting ones exempt the session from the idle TTL
-	processes map[string]*Process
-	commands  map[context.Context]context.CancelCauseFunc // that the guard can end; see commandContext
-	visits    map[*visit]struct{}
-	dialled   map[*visitConn]struct{}    // open connections to ports of the box
-	linksSeen map[linkSeen]time.Duration // when visits by a link were logged last, on the clock of m.now
+	uses       int // calls that use it now
+	execs      int
+	watches    int        // of directories; see MaxWatches
+	looking    sync.Mutex // held during a look at the ports of its box; before mu
+	ports      boxPorts   // as found then
+	tidying    sync.Mutex // held while code is removed in the background
+	running    int        // managed processes that have not ended
+	waiting    int        // ended ones that wait for their restart
+	exempt     bool       // the running and waiting ones exempt the session from the idle TTL
+	processes  map[string]*Process
+	standstill standstill
+	commands   map[context.Context]context.CancelCauseFunc // that the guard can end; see commandContext
+	visits     map[*visit]struct{}
+	dialled    map[*visitConn]struct{}    // open connections to ports of the box
+	linksSeen  map[linkSeen]time.Duration // when visits by a link were logged last, on the clock of m.now
 	// overDiskUntil: the guard has ended everything in the session, which may take until then.
 	overDiskUntil  time.Duration
 	workspaceBytes int64 // as measured last
@@ -186,6 +187,9 @@ func (s *session) view() View {
 	v.Resolved.Decisions, v.Volumes = nil, s.m.named.among(r.Resolved.Mounts)
 	if r.State == Running {
 		v.Box, v.Built = r.Box, r.Built
+	}
+	if s.pausedLocked() {
+		v.PausedAt = r.Paused.Since
 	}
 	if end, ok := s.deadlineLocked(); ok {
 		v.ExpiresAt = s.m.wall(max(end, now))

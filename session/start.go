@@ -56,13 +56,17 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	defer func() { u.release() }() // not "defer u.release()": u may be replaced below
+	if err := u.wake(ctx, c); err != nil {
+		m.deny(c, key, "start", err)
+		return ProcessView{}, err
+	}
 	p, err := m.startProcess(ctx, c, u, spec, nil)
 	if unstarted(err) {
 		if u, err = m.again(ctx, c, u, a); err == nil {
 			p, err = m.startProcess(ctx, c, u, spec, nil)
 		}
 	}
-	if err != nil {
+	if err = u.s.orPaused(err); err != nil {
 		return ProcessView{}, err
 	}
 	return p.View(), nil

@@ -10,12 +10,13 @@ import (
 	"github.com/boxd/boxd/engine/choose"
 )
 
-// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning, Subscribers
-// and Boxes, which are current.
+// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning, Paused,
+// Subscribers and Boxes, which are current.
 type Stats struct {
 	States           map[State]int
 	ExecsRunning     int
 	ProcessesRunning int
+	Paused           int // sessions that are running, and paused
 	Subscribers      int
 	Created          uint64 // sessions created
 	Reused           uint64 // uses of an existing session
@@ -66,6 +67,9 @@ func (m *Manager) Stats() Stats {
 		st.ProcessesRunning += s.running
 		if s.box != nil && s.record.State != Failed {
 			st.Boxes[choose.Pair{Engine: s.record.Built.Engine, Isolation: s.record.Built.Isolation}]++
+		}
+		if s.pausedLocked() {
+			st.Paused++
 		}
 		s.mu.Unlock()
 	}

@@ -152,6 +152,7 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 		s.m.report(s.key, "", err.Error()) // in memory it is sensitive, and settle writes its record again
 	}
 	if box != nil {
+		s.adoptPause(box)
 		s.reopenNetwork(ctx, box)
 	}
 	s.settle(box, rec)

@@ -52,6 +52,8 @@ type View struct {
 	// Execs and Processes count what runs now.
 	Execs     int
 	Processes int
+	// PausedAt is since when the session is paused; zero: it is not.
+	PausedAt  time.Time
 	CreatedAt time.Time
 	LastUsed  time.Time
 	// ExpiresAt is when the session ends if it is not used before; zero: never, or not

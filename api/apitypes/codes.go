@@ -24,6 +24,7 @@ const (
 	CodeSessionConflict      = "session_conflict"
 	CodeExists               = "exists"
 	CodeState                = "bad_state"
+	CodePaused               = "paused"
 	CodeNotStarted           = "not_started"
 	CodeNotReady             = "not_ready"
 	CodeVolumeNotFound       = "volume_not_found"

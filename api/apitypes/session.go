@@ -75,6 +75,8 @@ type Session struct {
 	Timeout         Duration           `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
 	TimeoutCap      Duration           `json:"timeout_cap" doc:"Seconds an exec may ask for."`
 	Retain          string             `json:"retain,omitempty" doc:"How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped then, and expires_at says when it goes; its next use gives it a new box."`
+	AutoResume      bool               `json:"auto_resume,omitempty" doc:"Use resumes it when it is paused."`
+	PausedAt        *time.Time         `json:"paused_at,omitempty" doc:"Since when it is paused; absent: it is not. Its state is running."`
 	CreatedAt       time.Time          `json:"created_at"`
 	LastUsedAt      time.Time          `json:"last_used_at"`
 	ExpiresAt       *time.Time         `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`

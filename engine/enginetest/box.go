@@ -39,6 +39,21 @@ type Box struct {
 	ports     []engine.Port
 	answer    func(port, request string) string // nil: no port accepts connections
 	listeners map[netip.AddrPort]net.Listener   // that the client serves, on ports of this host
+	paused    bool
+}
+
+// SetPaused does what a client does that pauses the box, or resumes it.
+func (b *Box) SetPaused(paused bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.paused = paused
+}
+
+// Paused reports whether a client has paused the box.
+func (b *Box) Paused() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.paused
 }
 
 // ID returns the box's id.
@@ -240,4 +255,32 @@ func (l *liveBox) Update(ctx context.Context, change engine.Change) error {
 		return err
 	}
 	return l.c.pass(ctx, "updated", l.b.id)
+}
+
+// Pause implements engine.Pausable. What runs goes on; nothing starts.
+func (l *liveBox) Pause(ctx context.Context) error { return l.setPaused(ctx, "pause", true) }
+
+// Resume implements engine.Pausable.
+func (l *liveBox) Resume(ctx context.Context) error { return l.setPaused(ctx, "resume", false) }
+
+// Paused implements engine.Pausable.
+func (l *liveBox) Paused() bool { return l.b.Paused() }
+
+func (l *liveBox) setPaused(ctx context.Context, op string, paused bool) error {
+	if err := l.pass(ctx, op); err != nil {
+		return err
+	}
+	l.b.SetPaused(paused)
+	return l.c.pass(ctx, op+"d", l.b.id)
+}
+
+// passStart is pass for the start of something, which a paused box refuses.
+func (l *liveBox) passStart(ctx context.Context, op string) error {
+	if err := l.pass(ctx, op); err != nil {
+		return err
+	}
+	if l.b.Paused() {
+		return fmt.Errorf("%s: %w", op, engine.ErrPaused)
+	}
+	return nil
 }

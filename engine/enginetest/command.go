@@ -49,7 +49,7 @@ func script(args []string) (verb, argument string) {
 // fill N (bytes of output), hex BYTES, env, wait, die (which ends the box) and missing, alone
 // or after sh -lc, and connections to the ports of [Box.Serve]. A directory "/file/…" cannot be made.
 func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
-	if err := l.pass(ctx, "start"); err != nil {
+	if err := l.passStart(ctx, "start"); err != nil {
 		return nil, err
 	}
 	if err := cmd.Validate(); err != nil {

@@ -149,6 +149,7 @@ var (
 	_ engine.Service   = (*Client)(nil)
 	_ engine.Storage   = (*Client)(nil)
 	_ engine.Networked = (*liveBox)(nil)
+	_ engine.Pausable  = (*liveBox)(nil)
 	_ engine.Choosing  = (*Client)(nil)
 )
 

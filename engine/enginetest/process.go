@@ -132,7 +132,7 @@ func (b *Box) Plant(m engine.Managed) (*Process, error) {
 // and then serves; stubborn, which no signal ends; filter, which ends with its stdin; exit N;
 // and missing. Each is alone or the first argument of a script of sh.
 func (l *liveBox) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProcess, error) {
-	if err := l.pass(ctx, "launch"); err != nil {
+	if err := l.passStart(ctx, "launch"); err != nil {
 		return nil, err
 	}
 	if err := m.Validate(); err != nil {

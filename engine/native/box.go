@@ -31,6 +31,7 @@ type box struct {
 	done    chan struct{} // closed when the agent is gone
 	watched chan struct{} // closed when watch no longer uses pidfd
 	events  *events
+	pauses  *pauses
 	// managedSlots are the slots of managed processes of earlier clients, by name,
 	// with their keys.
 	managedSlots map[string]string
@@ -81,6 +82,7 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 		done:      make(chan struct{}),
 		watched:   make(chan struct{}),
 		events:    newEvents(),
+		pauses:    newPauses(),
 		volumes:   &volumeSet{},
 		processes: map[uint32]*process{},
 		limits:    spec.Limits,

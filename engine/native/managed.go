@@ -25,6 +25,10 @@ func (b *box) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProce
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
+	if err := b.pauses.beginStart(); err != nil {
+		return nil, fmt.Errorf("starting process %q: %w", m.Key, err)
+	}
+	defer b.pauses.endStart()
 	link, err := b.managedConnection(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("starting process %q: %w", m.Key, err)

@@ -40,8 +40,10 @@ type process struct {
 	account
 	cmd engine.Command
 	io  stdio
-	tty *os.File // our side of its terminal, nil without one
-	id  uint32
+	// pausedBefore is how long the box had been paused before the command began.
+	pausedBefore time.Duration
+	tty          *os.File // our side of its terminal, nil without one
+	id           uint32
 
 	started chan *wire.FailedMsg // one value: nil if it was started
 	exited  chan unix.WaitStatus // at most one value
@@ -75,6 +77,10 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 		stop:    make(chan engine.Verdict, 4),
 		done:    make(chan struct{}),
 	}
+	if err := b.pauses.beginStart(); err != nil {
+		return nil, fmt.Errorf("starting command in box %q: %w", b.id, err)
+	}
+	defer b.pauses.endStart()
 	if err := b.register(p); err != nil {
 		return nil, err
 	}
@@ -106,6 +112,7 @@ func (p *process) start(ctx context.Context) error {
 	m := p.spawnMsg(&p.cmd)
 	files := append([]*os.File{p.io.child[0], p.io.child[1], p.io.child[2]}, p.slot.birth...)
 	p.began = time.Now()
+	p.pausedBefore, _, _ = p.box.pauses.now()
 	if err := p.box.agent.Send(wire.TypeSpawn, p.id, m.Marshal(), files...); err != nil {
 		return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, err)
 	}

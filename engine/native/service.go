@@ -139,6 +139,7 @@ func (s *Service) Adopt(ctx context.Context, id string, _ engine.Spec) (engine.L
 		return nil, fmt.Errorf("adopting box %q: %w", id, err)
 	}
 	b.managedSlots = m.Managed
+	b.pauses.set(m.Paused, time.Now())
 	if !s.adopt(b) {
 		b.abandon()
 		return nil, os.ErrClosed

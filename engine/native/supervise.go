@@ -39,14 +39,21 @@ func (p *process) supervise(ctx context.Context) {
 }
 
 // await returns when the first process has ended, with boxd's own reason for it
-// ("" if it ended by itself) and its status if there is one.
+// ("" if it ended by itself) and its status if there is one. The timeout and its grace stand still while the
+// box is paused; the grace of a cancellation does not, for its caller waits.
 func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix.WaitStatus, exited bool) {
 	var timeout, grace, hurry, deadline <-chan time.Time
+	var limit *runTimer // of timeout, and then of grace; nil without one
+	_, _, pause := p.box.pauses.now()
 	if p.cmd.Timeout > 0 {
-		t := time.NewTimer(p.cmd.Timeout - time.Since(p.began))
-		defer t.Stop()
-		timeout = t.C
+		limit = newRunTimer(p.box.pauses, p.cmd.Timeout, p.began, p.pausedBefore)
+		timeout = limit.C
 	}
+	defer func() {
+		if limit != nil {
+			limit.Stop()
+		}
+	}()
 	canceled := ctx.Done()
 	killNow := func(v engine.Verdict) {
 		if reason == "" {
@@ -89,9 +96,12 @@ func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix
 		case <-timeout:
 			timeout, reason = nil, engine.TimedOut
 			p.note(p.kill(unix.SIGTERM))
-			t := time.NewTimer(p.cmd.Grace)
-			defer t.Stop()
-			grace = t.C
+			sum, _, _ := p.box.pauses.now()
+			limit = newRunTimer(p.box.pauses, p.cmd.Grace, time.Now(), sum)
+			grace = limit.C
+		case <-pause:
+			_, _, pause = p.box.pauses.now()
+			limit.adapt()
 		case <-grace:
 			killNow(engine.TimedOut)
 		case <-deadline:

@@ -40,6 +40,7 @@ type LiveWishes struct {
 	IdleTTL     *Duration `json:"idle_ttl,omitempty" yaml:"idle_ttl" doc:"Seconds without use, or a string such as \"5m\", after which the session ends." update:"Seconds."`
 	MaxLifetime *Duration `json:"max_lifetime,omitempty" yaml:"max_lifetime" doc:"Seconds after which the session ends, used or not; 0: never." update:"Seconds from the creation; 0: none."`
 	Persistent  *bool     `json:"persistent,omitempty" yaml:"persistent" doc:"Never end for idleness."`
+	AutoResume  *bool     `json:"auto_resume,omitempty" yaml:"auto_resume" doc:"Whether use resumes a paused session. Otherwise it is refused."`
 	Retain      *string   `json:"retain,omitempty" yaml:"retain" doc:"How long the workspace that boxd keeps stays when idle_ttl or max_lifetime end the session: none, forever, or a time such as 7d or 12h."`
 }
 
@@ -170,6 +171,7 @@ type Settings struct {
 	IdleTTL         Duration `json:"idle_ttl" doc:"Seconds."`
 	MaxLifetime     Duration `json:"max_lifetime" doc:"Seconds; 0: none."`
 	Persistent      bool     `json:"persistent"`
+	AutoResume      bool     `json:"auto_resume" doc:"Use resumes a paused session."`
 	Retain          string   `json:"retain" doc:"How long the workspace stays when a TTL ends the session: none, forever, or a time such as 7d."`
 }
 
@@ -292,6 +294,7 @@ var Table = []*Setting{
 			return nil
 		}},
 	{Name: "persistent", Lock: true, Flag: "persistent", Usage: "never end the session for idleness"},
+	{Name: "auto_resume", Lock: true, Flag: "auto-resume", Usage: "let use resume the session when it is paused"},
 	{Name: "retain", Lock: true, Examples: []string{None, "24h", "7d", RetainForever},
 		Flag: "retain", Usage: "keep the workspace for `TIME` such as 7d when a TTL ends the session; \"none\" or \"forever\"",
 		Rule: func(s *Settings) error {

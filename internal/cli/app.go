@@ -139,7 +139,7 @@ sessions, in which boxd exec and boxd start run commands.`,
 		}
 	}
 	add("alone", a.newRun(), a.newImage(), a.newDoctor(), a.newBench())
-	add("daemon", a.newServe(), a.newExec(), a.newCode(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPs(), a.newCopy(), a.newMove(), a.newWatch(), a.newForward(), a.newPorts(), a.newLink(),
+	add("daemon", a.newServe(), a.newExec(), a.newCode(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPause(), a.newResume(), a.newPs(), a.newCopy(), a.newMove(), a.newWatch(), a.newForward(), a.newPorts(), a.newLink(),
 		a.newSessions(), a.newVolumes(), a.newSensitive(), a.newInspect(), a.newPrune(), a.newStatus(), a.newTop(), a.newNet(), a.newEvents(), a.newHistory(), a.newUsage(), a.newAudit(), a.newLangbot(), a.newMCP())
 	root.AddCommand(a.newVersion(), a.newCompletion(), help)
 	return root

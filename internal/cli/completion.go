@@ -81,7 +81,7 @@ type lister func(ctx context.Context, c *client.Client, args []string) ([]cobra.
 func listSessions(ctx context.Context, c *client.Client, _ []string) (names []cobra.Completion, err error) {
 	sessions, err := c.Sessions(ctx)
 	for _, s := range sessions {
-		names = append(names, cobra.CompletionWithDesc(s.ID, s.State))
+		names = append(names, cobra.CompletionWithDesc(s.ID, stateText(s)))
 	}
 	return names, err
 }

@@ -74,9 +74,17 @@ func writeSessions(w screen, list []apitypes.Session, now time.Time) error {
 		if s.ExpiresAt != nil {
 			ends = short(s.ExpiresAt.Sub(now))
 		}
-		t.row(s.ID, s.Tenant, s.State, s.Profile, engineText(s), shortImage(s), fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
+		t.row(s.ID, s.Tenant, stateText(s), s.Profile, engineText(s), shortImage(s), fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends, yes(s.Sensitive))
 	}
 	return t.flush()
+}
+
+// stateText is the state of a session; a paused one says so.
+func stateText(s apitypes.Session) string {
+	if s.PausedAt != nil {
+		return "paused"
+	}
+	return s.State
 }
 
 // engineText is what built the box of a session for a list: with its wall, unless that is the usual one.
@@ -122,6 +130,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	}
 	t.row("tenant", s.Tenant)
 	t.row("state", s.State+reason(s.Reason))
+	if s.PausedAt != nil {
+		t.row("paused", "since "+s.PausedAt.Local().Format(time.DateTime)+map[bool]string{true: "; use resumes it", false: ""}[s.AutoResume])
+	}
 	t.row("box", s.Box)
 	if s.Engine != "" {
 		t.row("engine", s.Engine+reason(s.EngineReason))

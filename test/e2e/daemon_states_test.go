@@ -91,6 +91,8 @@ func oddStates(root string) []oddState {
 		{name: "closed directory of the host", session: `"workspace":"` + root + `"`, user: `"user":{"uid":1000,"gid":1000}`, path: "f",
 			want: map[string]string{plainExec: apitypes.CodeInvalid, plainStart: apitypes.CodeInvalid}},
 		{name: "lost box", shell: "echo; exec sleep 3600", path: "f", want: map[string]string{plainExec: "", plainWrite: ""}},
+		{name: "paused", shell: "echo; exec sleep 3600", path: "f", want: map[string]string{plainExec: apitypes.CodePaused, plainStart: apitypes.CodePaused,
+			plainWrite: apitypes.CodePaused, plainList: apitypes.CodePaused, plainStat: apitypes.CodePaused, plainMkdir: apitypes.CodePaused}},
 		{name: "no session", session: "-", path: "f", want: map[string]string{plainExec: apitypes.CodeSessionNotFound, plainStart: apitypes.CodeSessionNotFound,
 			plainWrite: apitypes.CodeSessionNotFound, plainList: apitypes.CodeSessionNotFound, plainMkdir: apitypes.CodeSessionNotFound}},
 	}
@@ -150,6 +152,11 @@ func (d *daemon) bring(c *http.Client, id string, s oddState) {
 			d.t.Fatalf("%s: %d %s", s.name, status, answer)
 		}
 		d.ask(c, "GET", "/v1/sessions/"+id+"/processes/p/logs?follow=1&limit=1", "")
+	}
+	if s.name == "paused" {
+		if status, answer := d.ask(c, "POST", "/v1/sessions/"+id+"/pause", ""); status != 200 {
+			d.t.Fatalf("%s: %d %s", s.name, status, answer)
+		}
 	}
 	if s.name == "lost box" {
 		d.killInit(made.Box)
@@ -370,11 +377,18 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 		}
 		add("signal-process", signal, "POST", process+"/signal", `{"signal":"`+signal+`"}`)
 	}
+	add("pause-session", "", "POST", session+"/pause", "")
+	add("pause-session", "with a body", "POST", session+"/pause", "{}")
+	add("pause-session", "again", "POST", session+"/pause", "")
+	if s.name != "paused" {
+		add("resume-session", "", "POST", session+"/resume", "")
+	}
 	add("stop-process", "", "POST", process+"/stop", "")
 	add("stop-process", "again", "POST", process+"/stop", "{}")
 	add("signal-process", "stopped", "POST", process+"/signal", `{"signal":"TERM"}`)
 	add("remove-process", "", "DELETE", process, "")
 	add("remove-process", "again", "DELETE", process, "")
+	add("resume-session", "last", "POST", session+"/resume", "")
 	add("update-session", "less", "PATCH", session, `{"memory":"4M","pids":1}`)
 	add("exec", "after less", "POST", session+"/exec", object(program))
 	add("remove-session", "", "DELETE", session, "")

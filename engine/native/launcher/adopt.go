@@ -182,7 +182,14 @@ func (l *Launcher) findGroup(b *box) error {
 	if err := group.Debit(0); err != nil { // the previous launcher may have lowered the limit
 		return err
 	}
-	return group.Thaw() // the previous launcher may have been killed in unmount
+	// The previous launcher may have been killed in unmount, or between the record and the pause that it tells of.
+	b.paused = b.record.Paused
+	if !b.paused {
+		return group.Thaw()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), freezeTime)
+	defer cancel()
+	return errors.Join(group.ThawInit(), group.Pause(ctx))
 }
 
 // findInit opens a pidfd of PID 1 and then checks that it is the recorded process: a pidfd

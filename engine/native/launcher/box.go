@@ -56,7 +56,8 @@ type box struct {
 
 	// Lock order: limiting, saving, mu.
 	limiting sync.Mutex // held to change limits
-	freezing sync.Mutex // held to freeze and thaw the box
+	freezing sync.Mutex // held to freeze and thaw the box; before saving
+	paused   bool       // the commands stand still; guarded by freezing
 	showing  sync.Mutex // held to write the files that show the box its limits
 	saving   sync.Mutex // held to write the record
 

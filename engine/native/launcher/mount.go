@@ -208,7 +208,7 @@ func (b *box) unmount(target string, id mounts.MountID) error {
 	if err != nil {
 		err = errors.Join(err, ferr)
 	}
-	return errors.Join(err, b.group.Thaw())
+	return errors.Join(err, b.thawLocked())
 }
 
 // freezeTime bounds the wait until all processes of a box stand still.

@@ -33,6 +33,8 @@ type boxRecord struct {
 	Sandbox  string `json:",omitempty"` // slot of the sandbox of a gVisor box
 	Volumes  []volume
 	Mounts   []mounted `json:",omitempty"` // in no order
+	// Paused: the commands stand still, or are about to, or about to go on.
+	Paused bool `json:",omitempty"`
 }
 
 const (

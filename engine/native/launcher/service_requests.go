@@ -62,7 +62,10 @@ func (l *Launcher) handleAdopt(b *box, _ rpc.Box) (any, []*os.File, error) {
 		linux.CloseAll(files)
 		return nil, nil, b.orLost(err)
 	}
-	return rpc.Adopted{Created: created, Spec: b.specNow(), Managed: managed}, files, nil
+	b.freezing.Lock()
+	paused := b.paused
+	b.freezing.Unlock()
+	return rpc.Adopted{Created: created, Spec: b.specNow(), Managed: managed, Paused: paused}, files, nil
 }
 
 // list names all boxes that have a directory, including those being built or removed.

@@ -10,7 +10,8 @@
 //	  | <- Reply    names, fds: dir, tasks…, stats…  |
 //	  | -- Kill     box, slot, signal -------------> |
 //	  | <- Reply                                     |
-//	  | -- PTY, Update, Outside, Diag, Remove -----> |
+//	  | -- PTY, Update, Outside, Pause, Remove ----> |
+//	  | -- Diag, Sockets --------------------------> |
 //	  | <- Reply                                     |
 //	  | -- Where    id of a request's frame -------> |
 //	  | <- Reply    its current step                 |
@@ -145,6 +146,15 @@ type OutsideHeld struct {
 	// OOM: the kernel killed processes of the box for memory. Only a gVisor box has this: there it
 	// is not the command that is killed but what the command runs in.
 	OOM bool `json:",omitempty"`
+}
+
+// TypePause is the type of Pause.
+const TypePause = 106
+
+// Pause stops the commands of a box, or lets them go on. To ask for what is so already does nothing.
+type Pause struct {
+	ID     string
+	Resume bool `json:",omitempty"`
 }
 
 // TypeDiag is the type of a request whose body is a [Box] and whose reply has one descriptor: a socket

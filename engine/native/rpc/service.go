@@ -38,6 +38,8 @@ const (
 type Adopted struct {
 	Created
 	Spec engine.Spec // with all changes since the creation
+	// Paused: its commands stand still.
+	Paused bool `json:",omitempty"`
 	// Managed are the slots of managed processes by name, with their keys: those
 	// that Keep was called for and that were not given back.
 	Managed map[string]string
