@@ -34,7 +34,8 @@ import (
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// The oldest containerd that boxd is tested with is Debian 12's.
+// The oldest containerd that boxd is tested with is Debian 12's. An older one is refused: nobody knows
+// what it leaves behind when it is killed.
 const (
 	oldestMajor = 1
 	oldestMinor = 6
