@@ -134,6 +134,10 @@ test: setup
 
 .PHONY: full
 full: setup
+	@echo 'Engines that are tested, and built first where they are missing:'
+	@for program in runc containerd "$$(.ci/containerd)/containerd" "$$(.ci/runsc)"; do \
+		echo "  $$program: $$("$$program" --version | head -n 1)"; \
+	done
 	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm
 
 .PHONY: test-unit

@@ -13,26 +13,39 @@ import (
 func Runsc(t testing.TB) string {
 	t.Helper()
 	RequireRoot(t)
-	root, err := Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := filepath.Join(root, ".ci/runsc")
-	run := func(args ...string) string {
-		cmd := exec.Command(script, args...)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("%s: %v", script, err)
-		}
-		return strings.TrimSpace(string(out))
-	}
 	if Full() {
-		return run()
+		return script(t, "runsc")
 	}
-	path := run("path")
+	path := script(t, "runsc", "path")
 	if _, err := os.Stat(path); err != nil {
 		t.Skip("there is no runsc: .ci/runsc builds it")
 	}
 	return path
+}
+
+// CurrentContainerd returns the path of containerd as .ci/containerd builds it, with its shim and ctr beside
+// it. Only in full does a test use it.
+func CurrentContainerd(t testing.TB) string {
+	t.Helper()
+	RequireRoot(t)
+	if !Full() {
+		t.Skip("a current containerd is built and used by make full only")
+	}
+	return filepath.Join(script(t, "containerd"), "containerd")
+}
+
+// script runs a script of .ci and returns what it prints.
+func script(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(root, ".ci", name), args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf(".ci/%s: %v", name, err)
+	}
+	return strings.TrimSpace(string(out))
 }

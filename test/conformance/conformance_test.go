@@ -91,9 +91,17 @@ func TestOCIGVisor(t *testing.T) {
 	on(t, spec.EngineOCI, spec.IsolationGVisor, native.LauncherOptions{Runtimes: native.Runtimes{GVisor: testutil.Runsc(t)}})
 }
 
-func TestContainerd(t *testing.T) {
+func TestContainerd(t *testing.T) { onContainerd(t, containerd.Start(t)) }
+
+// TestContainerdCurrent runs the suite on a current containerd instead of the distribution's.
+func TestContainerdCurrent(t *testing.T) {
+	onContainerd(t, containerd.Start(t, testutil.CurrentContainerd(t)))
+}
+
+func onContainerd(t *testing.T, d *containerd.Daemon) {
+	t.Helper()
 	on(t, spec.EngineContainerd, spec.IsolationNamespaces, native.LauncherOptions{Runtimes: native.Runtimes{
-		Containerd: testutil.BuildContainerd(t), ContainerdAddress: containerd.Start(t).Address,
+		Containerd: testutil.BuildContainerd(t), ContainerdAddress: d.Address,
 	}})
 }
 
