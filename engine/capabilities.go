@@ -99,6 +99,7 @@ type Difference struct {
 // namespaces has none: it is what the others are compared with. Package engine/conformance
 // fails if a promise is broken that is not listed here, and if one that is listed is not.
 var Differences = []Difference{
+	{spec.EngineOCI, spec.IsolationGVisor, CanCreate, "as in a native box, but /proc shows a user namespace that has all IDs", "it is that of the kernel of the box, which is in the user namespace of the box itself", []string{"ManyBoxes"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanEnd, "timeouts, cancellation and limits of output hold; the processes on the host are those of the whole sandbox", "the host does not see the processes of a kernel of its own", []string{"TimeoutIsGentle", "CancelGrace", "CancelGraceOfYoung"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanCPU, "the limit holds, for the kernel of the box as well; throttled time of one command is not counted", "as for receipts", []string{"CPULimit"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanLayers, "the root can be made of layers, but no layer is unpacked in a gVisor box", "unpacking needs capabilities that no command of a sandbox gets", []string{"LayeredRoot"}},
@@ -119,7 +120,7 @@ var Differences = []Difference{
 	{spec.EngineOCI, spec.IsolationGVisor, CanMount, "as in a native box, but all of them are attached when the box is created; named pipes made there exist only in the box, and device files are those of its kernel", "the kernel of the box takes mounts only at its start, and has pipes and devices of its own", []string{"Ownership", "MountOptions", "MountWithin"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanMountLive, "refused", "the kernel of the box takes mounts only at its start", []string{"RefusedUpdateLeavesMounts", "LiveMounts", "NestedLiveMounts", "MountsInWorkspace", "ManyNestedMounts"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanUsage, "figures include the kernel of the box: some 30 MiB and 15 processes", "the host measures the sandbox as a whole", []string{"Usage"}},
-	{spec.EngineOCI, spec.IsolationGVisor, CanManaged, "as in a native box, but without figures of what a process has used, without terminals, and each counts to the limit of processes with its helper", "as for receipts, terminals and limits", []string{"Managed", "ManagedEndings", "ManagedTerminal", "ManagedTerminalAtItsEnd", "ManagedTerminalEnd", "ManagedMany", "ManagedRefused", "ManagedBoxLost", "ManagedRemoved"}},
+	{spec.EngineOCI, spec.IsolationGVisor, CanManaged, "as in a native box, but without figures of what a process has used, without terminals, without larger pipes on request, and each counts to the limit of processes with its helper", "as for receipts, terminals and limits; the pipes are the host's", []string{"Managed", "ManagedEndings", "ManagedTerminal", "ManagedTerminalAtItsEnd", "ManagedTerminalEnd", "ManagedMany", "ManagedRefused", "ManagedBoxLost", "ManagedRemoved", "ManagedEnlargedPipe"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanManagedLimit, "refused", "the host cannot tell the memory of one process from that of the sandbox", []string{"ManagedMemory", "ManagedMemoryOfTrees"}},
 }
 

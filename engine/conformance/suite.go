@@ -29,6 +29,9 @@ type Options struct {
 	Open func(t testing.TB) Host
 	// Thorough also runs the cases that take seconds each. Without it only testutil.Full does.
 	Thorough bool
+	// Brief runs only a few cases, of limits, verdicts and usage: what engines leave to cgroups, of which a
+	// host has version 1 or 2.
+	Brief bool
 	// NoPrograms is empty if the engine executes the programs of a box, and otherwise why it
 	// does not: then only the cases that need none run.
 	NoPrograms string
@@ -69,6 +72,9 @@ func Run(t *testing.T, o Options) {
 		}
 	}
 	for _, c := range cases {
+		if o.Brief && !c.brief {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			e.skip(t, c)
 			if c.waits {

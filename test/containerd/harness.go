@@ -185,10 +185,13 @@ func (d *Daemon) List() (found []string) {
 	d.t.Helper()
 	for _, kind := range []string{"containers", "tasks", "snapshots", "leases"} {
 		ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience())
-		out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(d.Program), "ctr"), "--address", d.Address, "--namespace", proto.Namespace, kind, "list").CombinedOutput()
+		out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(d.Program), "ctr"), "--address", d.Address, "--namespace", proto.Namespace, kind, "list").Output()
 		cancel()
 		if err != nil {
-			d.t.Fatalf("ctr %s list: %v\n%s", kind, err, out)
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+				err = fmt.Errorf("%w\n%s", err, exit.Stderr)
+			}
+			d.t.Fatalf("ctr %s list: %v", kind, err)
 		}
 		for i, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
 			if i > 0 { // after the title
