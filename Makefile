@@ -53,7 +53,7 @@ GOTEST    = $(GO) test -vet=off -tags=$(TESTTAGS)
 # What "make test" runs in the virtual machine: the packages that another kernel and
 # cgroup v2 make a difference to, without what testutil.Long leaves out there; "make full"
 # runs them all. VM_RUN narrows it, VM_TIMEOUT bounds it, in seconds.
-VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/attack ./test/ledger ./test/crash
+VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/conformance ./test/attack ./test/ledger ./test/crash
 VM_RUN     ?=
 VM_TIMEOUT ?= 3600
 
@@ -144,6 +144,10 @@ test: setup
 
 .PHONY: full
 full: setup
+	@echo 'Engines that are tested, and built first where they are missing:'
+	@for program in runc containerd "$$(.ci/containerd)/containerd" "$$(.ci/runsc)"; do \
+		echo "  $$program: $$("$$program" --version | head -n 1)"; \
+	done
 	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm test-packages
 
 .PHONY: test-unit

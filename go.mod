@@ -3,7 +3,6 @@ module github.com/boxd/boxd
 go 1.26.0
 
 require (
-	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/danielgtaylor/huma/v2 v2.37.2
 	github.com/docker/go-units v0.5.0

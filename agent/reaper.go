@@ -3,8 +3,10 @@ package agent
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,9 +27,18 @@ type reaper struct {
 	sandbox int
 
 	mu       sync.Mutex
-	commands map[int]key             // by pid
-	births   int                     // births in progress, whose pids are not known yet
-	early    map[int]unix.WaitStatus // of processes that ended while births > 0 and may be theirs
+	commands map[int]key // by pid
+	births   map[*newborn]struct{}
+}
+
+// newborn is a process that birth is starting: a command that is not in reaper.commands yet.
+type newborn struct {
+	// pid is written by the kernel, before the process can run; 0 before. Read it atomically.
+	pid int32
+
+	// Under the reaper's lock.
+	ended  bool
+	status unix.WaitStatus
 }
 
 func newReaper(managed func(uint32, unix.WaitStatus)) *reaper {
@@ -35,27 +46,20 @@ func newReaper(managed func(uint32, unix.WaitStatus)) *reaper {
 		managed:  managed,
 		born:     make(chan struct{}, 1),
 		commands: map[int]key{},
-		early:    map[int]unix.WaitStatus{},
+		births:   map[*newborn]struct{}{},
 	}
 }
 
 // run waits for children, and returns only after an error.
 func (r *reaper) run() error {
 	for {
-		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, 0, nil)
-		switch {
-		case err == nil && status.Stopped():
-			// The child has asked to be traced by its parent (PTRACE_TRACEME), which is this
-			// process, and has received a signal. Only the thread that started it could
-			// continue it, and its client must not take a stop for an end.
-			_ = unix.Kill(pid, unix.SIGKILL)
-		case err == nil && pid == r.sandbox:
-			return fmt.Errorf("the sandbox has ended: %v", describe(status))
-		case err == nil:
-			r.ended(pid, status)
-		case err == unix.EINTR:
-		case err == unix.ECHILD:
+		pid, err := linux.AwaitChild()
+		switch err {
+		case nil:
+			if err := r.reap(pid); err != nil {
+				return err
+			}
+		case unix.ECHILD:
 			<-r.born
 		default:
 			return fmt.Errorf("waiting for children: %w", err)
@@ -63,16 +67,39 @@ func (r *reaper) run() error {
 	}
 }
 
-func (r *reaper) ended(pid int, status unix.WaitStatus) {
+// reap takes the status of a child that has ended. Until then the child is a zombie, and its number is
+// not used again. So the number is looked up with the lock held, and a status is never taken for that of
+// another process.
+func (r *reaper) reap(pid int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k, ok := r.commands[pid]
-	if ok {
+	var status unix.WaitStatus
+	switch got, err := unix.Wait4(pid, &status, unix.WNOHANG, nil); {
+	case err != nil:
+		return fmt.Errorf("waiting for child %d: %w", pid, err)
+	case got == 0: // it was stopped, and is not any more
+		return nil
+	case status.Stopped():
+		// The child has asked to be traced by its parent (PTRACE_TRACEME), which is this
+		// process, and has received a signal. Only the thread that started it could
+		// continue it, and its client must not take a stop for an end.
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return nil
+	case pid == r.sandbox:
+		return fmt.Errorf("the sandbox has ended: %v", describe(status))
+	}
+	if k, ok := r.commands[pid]; ok {
 		delete(r.commands, pid)
 		r.report(k, status)
-	} else if r.births > 0 {
-		r.early[pid] = status
+		return nil
 	}
+	for b := range r.births {
+		if !b.ended && atomic.LoadInt32(&b.pid) == int32(pid) {
+			b.ended, b.status = true, status
+			break
+		}
+	}
+	return nil
 }
 
 // hangUp closes a connection once no report to it can be in progress, because its number
@@ -102,25 +129,22 @@ func (r *reaper) report(k key, status unix.WaitStatus) {
 }
 
 // birth runs spawn, and passes the result to told before the end of the process can be
-// reported.
-func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg), told func(pid int, failed *wire.FailedMsg)) {
+// reported. spawn has the kernel write the number of the new process to child.
+func (r *reaper) birth(k key, spawn func(child *int32) (int, *wire.FailedMsg), told func(pid int, failed *wire.FailedMsg)) {
+	b := new(newborn)
 	r.mu.Lock()
-	r.births++
+	r.births[b] = struct{}{}
 	r.mu.Unlock()
-	pid, failed := spawn()
+	pid, failed := spawn(&b.pid)
 	told(pid, failed)
 	r.mu.Lock()
-	status, ended := r.early[pid]
-	if failed == nil && !ended {
+	delete(r.births, b)
+	if failed == nil && !b.ended {
 		r.commands[pid] = k
 	}
-	delete(r.early, pid)
-	if r.births--; r.births == 0 {
-		clear(r.early)
-	}
 	r.mu.Unlock()
-	if failed == nil && ended {
-		r.report(k, status)
+	if failed == nil && b.ended {
+		r.report(k, b.status)
 	}
 	select {
 	case r.born <- struct{}{}:

@@ -128,7 +128,7 @@ func makeSandboxDir(m *wire.SandboxMsg, init *os.File) error {
 var helperEnv = []string{"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=64MiB", "PATH=/usr/bin:/bin"}
 
 // spawn implements agent.spawn.
-func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
+func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int, child *int32) (int, *wire.FailedMsg) {
 	if m.TTY {
 		return 0, failed("giving a command of gVisor a terminal", unix.ENOTTY)
 	}
@@ -157,7 +157,7 @@ func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 		return 0, failed(wire.StepClone, err)
 	}
 	enter := &wire.SpawnMsg{Args: append([]string{"boxd-agent", "enter"}, s.exec...), Env: helperEnv, Dir: "/", Self: true}
-	pid, fail := start(enter, fds, birth{self: s.self, place: C.PLACE_OUTSIDE, extra: extra})
+	pid, fail := start(enter, fds, birth{self: s.self, place: C.PLACE_OUTSIDE, extra: extra, child: child})
 	if fail != nil {
 		answer.Close()
 		return 0, fail

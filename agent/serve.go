@@ -90,8 +90,8 @@ func (a *agent) handle(c *client, frame *wire.Frame) bool {
 			return false
 		}
 		k := key{c.conn, frame.ID}
-		a.reaper.birth(k, func() (int, *wire.FailedMsg) {
-			return a.spawn(&m, frame.FDs)
+		a.reaper.birth(k, func(child *int32) (int, *wire.FailedMsg) {
+			return a.spawn(&m, frame.FDs, child)
 		}, func(_ int, failed *wire.FailedMsg) { tell(k, failed) })
 	case wire.TypeSignal:
 		var m wire.SignalMsg

@@ -51,8 +51,8 @@ func (a *agent) launch(c *client, id uint32, m *wire.LaunchMsg, fds []int) {
 		c.send(wire.TypeFailed, id, failed.Marshal())
 		return
 	}
-	a.reaper.birth(key{id: p.number}, func() (int, *wire.FailedMsg) {
-		return a.spawn(&m.Spawn, slices.Concat(child[:], fds[:born]))
+	a.reaper.birth(key{id: p.number}, func(pid *int32) (int, *wire.FailedMsg) {
+		return a.spawn(&m.Spawn, slices.Concat(child[:], fds[:born]), pid)
 	}, func(pid int, failed *wire.FailedMsg) {
 		if failed != nil {
 			a.managed.remove(p)

@@ -324,6 +324,10 @@ int boxd_spawn(struct boxd_spawn *s)
 	args.exit_signal = SIGCHLD;
 	args.stack = (uintptr_t)stack;
 	args.stack_size = CHILD_STACK;
+	if (s->child) {
+		args.flags |= CLONE_PARENT_SETTID;
+		args.parent_tid = (uintptr_t)s->child;
+	}
 	if (s->cgroup >= 0) {
 		args.flags |= CLONE_INTO_CGROUP;
 		args.cgroup = s->cgroup;

@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -38,12 +39,12 @@ var stepNames = map[C.int]string{
 
 // spawn starts the command of m with the descriptors of a Spawn frame. It must run on a
 // thread that is in the box's v1 cgroups, and blocks until the program runs. The caller keeps
-// the descriptors.
-func (a *agent) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
+// the descriptors. child is as in reaper.birth.
+func (a *agent) spawn(m *wire.SpawnMsg, fds []int, child *int32) (int, *wire.FailedMsg) {
 	if a.sandbox != nil {
-		return a.sandbox.spawn(m, fds)
+		return a.sandbox.spawn(m, fds, child)
 	}
-	return start(m, fds, birth{self: a.self, unpacks: a.unpacks, place: C.PLACE_BOX})
+	return start(m, fds, birth{self: a.self, unpacks: a.unpacks, place: C.PLACE_BOX, child: child})
 }
 
 // birth says how start starts a program, beside what its client asks for.
@@ -52,6 +53,7 @@ type birth struct {
 	unpacks bool     // user 0 has capabilities over files
 	place   C.int    // one of enum boxd_place
 	extra   []int    // more descriptors, each above FIRST_EXTRA + len(extra)
+	child   *int32   // if not nil, gets the pid before the process runs
 }
 
 // start starts the program of m and returns when it runs.
@@ -87,6 +89,12 @@ func start(m *wire.SpawnMsg, fds []int, b birth) (int, *wire.FailedMsg) {
 			r.soft, r.hard = C.uint64_t(m.Rlimits[i].Soft), C.uint64_t(m.Rlimits[i].Hard)
 			unsafe.Slice(s.rlimits, n)[i] = r
 		}
+	}
+	if b.child != nil {
+		var pin runtime.Pinner
+		defer pin.Unpin()
+		pin.Pin(b.child)
+		s.child = (*C.int32_t)(unsafe.Pointer(b.child))
 	}
 	pid := C.boxd_spawn(s)
 	if pid < 0 {

@@ -58,6 +58,7 @@ struct boxd_spawn {
 	uint32_t nextra;
 	struct boxd_rlimit *rlimits;
 	uint32_t nrlimits;
+	int32_t *child;               /* or NULL: the kernel writes the pid here before the child runs */
 	/* out */
 	int step;                     /* enum boxd_step that failed, or 0 */
 	int err;                      /* its errno */

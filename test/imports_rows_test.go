@@ -36,7 +36,6 @@ var rows = []row{
 
 	{"mounts", []string{"internal/linux", "engine/spec"}, "a kernel leaf, over the value of a mount: leaves are understood and tested one by one"},
 	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
-	{"cgroups/stats", nil, "figures in the types of containerd: of cgroups it knows nothing else"},
 	{"volumes", []string{"internal/linux", "internal/trash"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"layers", []string{"internal/linux", "internal/trash"}, "a kernel leaf, for the privileged launcher: it knows no image, and package images, of the unprivileged daemon, does not import it"},
 	{"netns", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
@@ -78,7 +77,7 @@ var rows = []row{
 	{"engine/containerd/standin", []string{"internal/linux", "agent/wire"}, "runs in place of runc, in a process of a shim's: it knows only what it is given"},
 	{"engine/containerd", []string{"internal/linux", "engine", "engine/oci", "engine/containerd/proto", "engine/containerd/standin", "agent/wire"},
 		"a leaf below the launcher, which makes what a box is made of: it knows names and descriptors of that; engine/oci says whether a program is root's"},
-	{"cmd/boxd-containerd", []string{"internal/linux", "engine/containerd/proto", "engine/containerd/standin", "agent/wire", "cgroups/stats"},
+	{"cmd/boxd-containerd", []string{"internal/linux", "engine/containerd/proto", "engine/containerd/standin", "agent/wire"},
 		"speaks to containerd: of boxd it knows the conversation with the launcher"},
 
 	{"internal/confine", []string{"internal/linux", "engine/native/seccomp"}, "what the daemon gives up, apart from it: a test tries to break out of the same"},
@@ -182,7 +181,6 @@ var foreigns = []foreign{
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
-	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "the types of containerd's metrics, which are read in one place"},
 	{"github.com/containerd", []string{"cmd/boxd-containerd"}, nil, "the client of containerd is in a program, and a module, of its own"},
 	{"google.golang.org", []string{"cmd/boxd-containerd"}, nil, "what the client of containerd speaks"},
 	{"github.com/google/go-containerregistry", []string{"images"}, []string{"test/..."}, "registries and the formats of images are spoken in one place"},

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	v1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	v2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -27,13 +29,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/boxd/boxd/cgroups/stats"
 	"github.com/boxd/boxd/engine/containerd/proto"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// The oldest containerd that boxd is tested with is Debian 12's.
+// The oldest containerd that boxd is tested with is Debian 12's. An older one is refused: nobody knows
+// what it leaves behind when it is killed.
 const (
 	oldestMajor = 1
 	oldestMinor = 6
@@ -339,6 +341,7 @@ func removeTask(ctx context.Context, task client.Task) error {
 	return err
 }
 
+// usage reads the metrics of a task, which come in types of containerd/cgroups/v3.
 func usage(ctx context.Context, c *client.Client, id string) (*proto.Stats, error) {
 	task, err := taskOf(ctx, c, id)
 	if err != nil {
@@ -352,6 +355,18 @@ func usage(ctx context.Context, c *client.Client, id string) (*proto.Stats, erro
 	if err != nil {
 		return nil, err
 	}
-	u, err := stats.Of(metrics)
-	return &proto.Stats{Memory: u.Memory, PIDs: u.PIDs, CPU: u.CPU}, err
+	switch m := metrics.(type) {
+	case *v1.Metrics:
+		// Its CPU time is of the controller cpuacct, which is a hierarchy of its own on some
+		// hosts. boxd makes no cgroups there, so the figure may be that of the whole host.
+		if m.GetMemory().GetUsage() != nil && m.GetPids() != nil {
+			return &proto.Stats{Memory: int64(m.GetMemory().GetUsage().GetUsage()), PIDs: int64(m.GetPids().GetCurrent())}, nil
+		}
+	case *v2.Metrics:
+		if m.GetMemory() != nil && m.GetPids() != nil && m.GetCPU() != nil {
+			cpu := time.Duration(m.GetCPU().GetUsageUsec()) * time.Microsecond
+			return &proto.Stats{Memory: int64(m.GetMemory().GetUsage()), PIDs: int64(m.GetPids().GetCurrent()), CPU: &cpu}, nil
+		}
+	}
+	return nil, fmt.Errorf("metrics of container %q: type %T without figures of memory and processes", id, metrics)
 }

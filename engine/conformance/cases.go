@@ -16,6 +16,7 @@ type testCase struct {
 
 // flags of a case.
 type flags struct {
+	brief bool // it is one of the few in the briefest form of the suite: see Options.Brief
 	waits bool // it waits more than it computes, so it runs beside others
 	long  bool // see testutil.Long
 	slow  bool // it takes seconds: see Options.Thorough
@@ -33,8 +34,8 @@ var cases = []testCase{
 	{"BesideOthers", engine.CanCreate, (*suite).besideOthers, flags{waits: true}},
 	{"Root", engine.CanRoot, (*suite).root, flags{}},
 	{"LayeredRoot", engine.CanLayers, (*suite).layeredRoot, flags{waits: true}},
-	{"Usage", engine.CanUsage, (*suite).usage, flags{}},
-	{"Remove", engine.CanCreate, (*suite).remove, flags{}},
+	{"Usage", engine.CanUsage, (*suite).usage, flags{brief: true}},
+	{"Remove", engine.CanCreate, (*suite).remove, flags{brief: true}},
 	{"SameID", engine.CanCreate, (*suite).sameID, flags{long: true, waits: true}},
 	{"CreateCanceled", engine.CanCreate, (*suite).createCanceled, flags{long: true}},
 	{"ManyBoxes", engine.CanCreate, (*suite).manyBoxes, flags{long: true, slow: true}},
@@ -78,10 +79,10 @@ var cases = []testCase{
 	{"SignalOtherUser", engine.CanEnd, (*suite).signalOtherUser, flags{long: true}},
 	{"Background", engine.CanKillTree, (*suite).background, flags{}},
 	{"Concurrent", engine.CanReceipts, (*suite).concurrent, flags{long: true}},
-	{"AtThePIDsLimit", engine.CanPIDs, (*suite).atThePIDsLimit, flags{}},
+	{"AtThePIDsLimit", engine.CanPIDs, (*suite).atThePIDsLimit, flags{brief: true}},
 	{"SocketMemory", engine.CanSocketMemory, (*suite).socketMemory, flags{}},
 	{"MemoryLimit", engine.CanMemory, (*suite).memoryLimit, flags{}},
-	{"MemoryLimitOfChild", engine.CanMemory, (*suite).memoryLimitOfChild, flags{}},
+	{"MemoryLimitOfChild", engine.CanMemory, (*suite).memoryLimitOfChild, flags{brief: true}},
 	{"PIDsLimit", engine.CanPIDs, (*suite).pidsLimit, flags{slow: true}},
 	{"PIDsLimitExact", engine.CanPIDs, (*suite).pidsLimitExact, flags{}},
 	{"CPULimit", engine.CanCPU, (*suite).cpuLimit, flags{waits: true}},
@@ -98,7 +99,7 @@ var cases = []testCase{
 	{"ReceiptTime", engine.CanReceipts, (*suite).receiptTime, flags{}},
 	{"Attribution", engine.CanAttribute, (*suite).attribution, flags{}},
 	{"UpdateMemory", engine.CanUpdate, (*suite).updateMemory, flags{}},
-	{"UpdatePIDs", engine.CanUpdate, (*suite).updatePIDs, flags{}},
+	{"UpdatePIDs", engine.CanUpdate, (*suite).updatePIDs, flags{brief: true}},
 	{"UpdateCPUs", engine.CanUpdate, (*suite).updateCPUs, flags{waits: true}},
 	{"UpdateFiles", engine.CanFileLimits, (*suite).updateFiles, flags{}},
 	{"RefusedUpdateLeavesMounts", engine.CanMountLive, (*suite).refusedUpdateLeavesMounts, flags{}},

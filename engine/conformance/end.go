@@ -138,7 +138,7 @@ func (e *suite) cancelGrace(t testing.TB) {
 	defer cancel()
 	out := boxtest.NewScreen()
 	cmd := boxtest.Shell(`trap "echo heard" TERM; echo ready; while :; do sleep 0.05; done`)
-	cmd.Stdout, cmd.Timeout, cmd.Grace, cmd.CancelGrace = out, 300*time.Millisecond, time.Hour, 100*time.Millisecond
+	cmd.Stdout, cmd.Timeout, cmd.Grace, cmd.CancelGrace = out, boxtest.Patience/30, time.Hour, 100*time.Millisecond // the trap must be set by then
 	p, err := b.Start(ctx, cmd)
 	if err != nil {
 		t.Fatal(err)

@@ -32,6 +32,9 @@ type Options struct {
 	Thorough bool
 	// Only names the cases that run; empty: all of them.
 	Only []string
+	// Brief runs only a few cases, of limits, verdicts and usage: what engines leave to cgroups, of which a
+	// host has version 1 or 2.
+	Brief bool
 	// NoPrograms is empty if the engine executes the programs of a box, and otherwise why it
 	// does not: then only the cases that need none run.
 	NoPrograms string
@@ -77,7 +80,7 @@ func Run(t *testing.T, o Options) {
 		}
 	}
 	for _, c := range cases {
-		if len(o.Only) > 0 && !slices.Contains(o.Only, c.name) {
+		if len(o.Only) > 0 && !slices.Contains(o.Only, c.name) || o.Brief && !c.brief {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

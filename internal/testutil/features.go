@@ -42,6 +42,7 @@ var features = map[string]since{
 	"memory.oom.group":             {major: 4, minor: 19, cgroup: cgroupV2},
 	"cgroup v1 controllers":        {major: 2, minor: 6, cgroup: cgroupV1},
 	"memory.max_usage_in_bytes v1": {major: 2, minor: 6, cgroup: cgroupV1},
+	"engine oci with gvisor":       {major: 2, minor: 6, cgroup: cgroupV1}, // untested elsewhere
 }
 
 // cgroupMode says where the memory controller is.

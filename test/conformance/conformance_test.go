@@ -3,7 +3,10 @@ package conformance
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/conformance"
@@ -44,24 +47,27 @@ func open(o native.LauncherOptions) func(testing.TB) conformance.Host {
 
 // TestNative runs the whole suite: the other engines are compared with this one.
 func TestNative(t *testing.T) {
+	testutil.Long(t)
 	conformance.Run(t, conformance.Options{
 		Engine: spec.EngineNative, Isolation: spec.IsolationNamespaces,
 		Open: open(native.LauncherOptions{}), Thorough: true,
 	})
 }
 
-// on runs the short form of the suite on another engine, in full with "make full". It is skipped
-// with the engine's reason where the engine cannot build boxes.
+// on runs the short form of the suite on another engine, in full with "make full", and the brief one
+// with -short: in the virtual machine of "make test", whose other tests are of the native engine. It is
+// skipped with the engine's reason where the engine cannot build boxes, unless ".ci/setup test" installs what it needs.
 func on(t *testing.T, engineName, isolation string, o native.LauncherOptions) {
 	t.Helper()
 	start := open(o)
 	if reason := unavailable(t, start(t), engineName, isolation); reason != "" {
-		t.Skip(reason)
+		testutil.RequireFeature(t, "engine "+engineName+" with "+isolation, errors.New(reason))
 	}
-	conformance.Run(t, conformance.Options{Engine: engineName, Isolation: isolation, Open: start})
+	conformance.Run(t, conformance.Options{Engine: engineName, Isolation: isolation, Open: start, Brief: testing.Short()})
 }
 
-// unavailable returns why a service cannot build boxes with an engine and an isolation.
+// unavailable returns why a service cannot build boxes with an engine and an isolation. It asks for a while:
+// on a machine that is emulated or busy, a runtime may not answer within the seconds that a launcher gives it.
 func unavailable(t *testing.T, h conformance.Host, engineName, isolation string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), boxtest.Patience)
@@ -71,16 +77,20 @@ func unavailable(t *testing.T, h conformance.Host, engineName, isolation string)
 		t.Fatal(err)
 	}
 	defer client.Close()
-	list, err := client.(engine.Choosing).Engines(ctx, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, state := range list {
-		if state.Engine == engineName && state.Isolation == isolation {
-			return state.Reason
+	for end := time.Now().Add(boxtest.Patience / 5); ; {
+		list, err := client.(engine.Choosing).Engines(ctx, "", "")
+		if err != nil {
+			t.Fatal(err)
 		}
+		i := slices.IndexFunc(list, func(s engine.EngineState) bool { return s.Engine == engineName && s.Isolation == isolation })
+		if i < 0 {
+			t.Fatalf("this launcher does not know engine %q with isolation %q", engineName, isolation)
+		}
+		if list[i].Available() || time.Now().After(end) {
+			return list[i].Reason
+		}
+		time.Sleep(time.Second) // as long as a launcher repeats its answer
 	}
-	return "this launcher does not know engine " + engineName + " with isolation " + isolation
 }
 
 func TestOCI(t *testing.T) {
@@ -91,9 +101,17 @@ func TestOCIGVisor(t *testing.T) {
 	on(t, spec.EngineOCI, spec.IsolationGVisor, native.LauncherOptions{Runtimes: native.Runtimes{GVisor: testutil.Runsc(t)}})
 }
 
-func TestContainerd(t *testing.T) {
+func TestContainerd(t *testing.T) { onContainerd(t, containerd.Start(t)) }
+
+// TestContainerdCurrent runs the suite on a current containerd instead of the distribution's.
+func TestContainerdCurrent(t *testing.T) {
+	onContainerd(t, containerd.Start(t, testutil.CurrentContainerd(t)))
+}
+
+func onContainerd(t *testing.T, d *containerd.Daemon) {
+	t.Helper()
 	on(t, spec.EngineContainerd, spec.IsolationNamespaces, native.LauncherOptions{Runtimes: native.Runtimes{
-		Containerd: testutil.BuildContainerd(t), ContainerdAddress: containerd.Start(t).Address,
+		Containerd: testutil.BuildContainerd(t), ContainerdAddress: d.Address,
 	}})
 }
 
@@ -119,6 +137,7 @@ func (fake) Commands(testing.TB, string) []int { return nil }
 // TestFake shows that the suite depends on no engine, and that tests over engine/enginetest see the
 // lifetimes that they would see with a real one.
 func TestFake(t *testing.T) {
+	testutil.Long(t)
 	conformance.Run(t, conformance.Options{
 		Engine: spec.EngineNative, Isolation: spec.IsolationNamespaces,
 		Open:       func(t testing.TB) conformance.Host { return fake{enginetest.NewHost(t.TempDir())} },

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,6 +154,8 @@ func TestUnusable(t *testing.T) {
 	}
 	defer silent.Close()
 	foreign := foreignServer(t, dir)
+	versionServer(t, filepath.Join(dir, "old.sock"), "1.5.18~ds1")
+	versionServer(t, filepath.Join(dir, "odd.sock"), "unknown")
 	if err := errors.Join(
 		os.Chown(filepath.Join(dir, "nobodys.sock"), 65534, 65534),
 		os.WriteFile(filepath.Join(dir, "file"), nil, 0o600),
@@ -171,6 +174,8 @@ func TestUnusable(t *testing.T) {
 		{"of another user", "nobodys.sock", "", "belongs to uid 65534"},
 		{"served by another user", foreign, "", "uid 65534 listens there"},
 		{"silent", "silent.sock", "", "does not answer within 2s"},
+		{"too old", "old.sock", "", `it is containerd "1.5.18~ds1", must be 1.6 or later`},
+		{"of no version", "odd.sock", "", `it is containerd "unknown", must be 1.6 or later`},
 		{"no program", "dead.sock", "absent", "no such file"},
 		{"program that ends", "dead.sock", "program", "EOF"},
 		{"program of others", "dead.sock", "theirs", "must belong to root and be writable by root only"},
@@ -229,6 +234,31 @@ sys.stdin.read()`, path)
 		t.Fatal(err)
 	}
 	return "theirs.d/s"
+}
+
+// versionServer serves the version of a containerd, and nothing else, until the end of the test.
+func versionServer(t *testing.T, path, version string) {
+	t.Helper()
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A call of gRPC is a POST over HTTP/2. Its message, here the first field of a VersionResponse, follows
+	// a byte for "not compressed" and its length in four (PROTOCOL-HTTP2.md of grpc).
+	message := append([]byte{1<<3 | 2, byte(len(version))}, version...)
+	server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		if r.URL.Path == "/containerd.services.version.v1.Version/Version" {
+			_, _ = w.Write(append([]byte{0, 0, 0, 0, byte(len(message))}, message...))
+			w.Header().Set("Grpc-Status", "0")
+		} else {
+			w.Header().Set("Grpc-Status", "12") // UNIMPLEMENTED
+		}
+	})}
+	server.Protocols.SetUnencryptedHTTP2(true)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Close() })
 }
 
 // helpers are the processes boxd-containerd for a state directory.
@@ -302,11 +332,21 @@ func TestHelper(t *testing.T) {
 	// It is killed in the middle of a create.
 	d.Signal(unix.SIGSTOP)
 	failed := make(chan error, 1)
-	go func() {
+	begin := func() {
 		_, err := e.Create(context.Background(), boxSpec(engine.Spec{}))
 		failed <- err
-	}()
-	awaitWithin(t, "a helper that works", func() bool { return len(helpers(state)) == 1 })
+	}
+	go begin()
+	awaitWithin(t, "a helper that works", func() bool {
+		if len(helpers(state)) == 1 {
+			return true
+		}
+		if len(failed) > 0 { // refused for the reason of a second ago
+			<-failed
+			go begin()
+		}
+		return false
+	})
 	for _, pid := range helpers(state) {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}

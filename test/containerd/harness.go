@@ -40,15 +40,21 @@ type Daemon struct {
 	eof chan struct{} // closed when log is complete
 }
 
-// Start starts Debian's containerd, or the program given. The test ends it.
+// current is the program that Start runs, if it is not empty.
+var current string
+
+// Start starts the distribution's containerd, or the program given. The test ends it.
 func Start(t testing.TB, program ...string) *Daemon {
 	t.Helper()
 	testutil.RequireRoot(t)
 	testutil.RequireProgram(t, "runc")
 	d := &Daemon{t: t, dir: testutil.ReachableDir(t, "")}
-	if len(program) > 0 {
+	switch {
+	case len(program) > 0:
 		d.Program = program[0]
-	} else {
+	case current != "":
+		d.Program = current
+	default:
 		d.Program = testutil.RequireProgram(t, "containerd")
 	}
 	d.Address = filepath.Join(d.dir, "containerd.sock")
@@ -205,10 +211,13 @@ func (d *Daemon) List() (found []string) {
 	d.t.Helper()
 	for _, kind := range []string{"containers", "tasks", "snapshots", "leases"} {
 		ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience())
-		out, err := exec.CommandContext(ctx, testutil.RequireProgram(d.t, "ctr"), "--address", d.Address, "--namespace", proto.Namespace, kind, "list").CombinedOutput()
+		out, err := exec.CommandContext(ctx, filepath.Join(filepath.Dir(d.Program), "ctr"), "--address", d.Address, "--namespace", proto.Namespace, kind, "list").Output()
 		cancel()
 		if err != nil {
-			d.t.Fatalf("ctr %s list: %v\n%s", kind, err, out)
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+				err = fmt.Errorf("%w\n%s", err, exit.Stderr)
+			}
+			d.t.Fatalf("ctr %s list: %v", kind, err)
 		}
 		for i, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
 			if i > 0 { // after the title

@@ -89,11 +89,11 @@ type State struct {
 }
 
 // Stats is what containerd reports of the cgroups in which PID 1 of a box is. They are those of
-// the whole box on v1, and PID 1's own on cgroup2. A figure that containerd does not have is nil.
+// the whole box on v1, and PID 1's own on cgroup2.
 type Stats struct {
-	Memory *int64         `json:",omitempty"` // bytes, page cache included
-	PIDs   *int64         `json:",omitempty"` // processes and threads
-	CPU    *time.Duration `json:",omitempty"` // since the box was made
+	Memory int64          // bytes, page cache included
+	PIDs   int64          // processes and threads
+	CPU    *time.Duration `json:",omitempty"` // since the box was made; nil on v1
 }
 
 // Failure is an error of boxd-containerd.
