@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 )
@@ -97,6 +98,62 @@ func (b *bench) poolCreate(ctx context.Context) {
 	}
 	b.times("create.pool", what, s[1], s[0], "", goal{"≤ 3 × bare", s[1].p50() <= 3*s[0].p50()})
 	b.times("create.pool.alone", "create a box from the pool, alone", made[len(made)-len(s[1]):], s[0], "", goal{})
+	b.poolSession(ctx)
+}
+
+// poolSession measures new sessions over the daemon's socket, from the command that creates one to its exit, while the
+// pool has a box each time.
+func (b *bench) poolSession(ctx context.Context) {
+	const what = "exec in a new session over the daemon's socket, from the pool"
+	err := os.Setenv("BOXD_POOL", "1")
+	if err != nil {
+		b.fail("create.pool.daemon", err)
+		return
+	}
+	defer os.Unsetenv("BOXD_POOL")
+	b.withDaemon(func(d *served) error {
+		fresh := func(session string) error {
+			r, err := d.client.Exec(ctx, session, apitypes.ExecRequest{Argv: []string{command}, Session: &apitypes.SessionSpec{}})
+			if err == nil && r.Status != 0 {
+				err = fmt.Errorf("running %q in %s: %+v", command, session, r)
+			}
+			return err
+		}
+		if err := fresh("first"); err != nil {
+			return err
+		}
+		n, hits := 0, int64(0)
+		s, err := b.alternate(max(b.n/4, 5), timed(bare), func() (time.Duration, error) {
+			for end := time.Now().Add(time.Minute); ; time.Sleep(25 * time.Millisecond) {
+				state, err := d.client.Status(ctx)
+				if err != nil {
+					return 0, err
+				}
+				if p := state.Pool; p != nil && p.Ready > 0 {
+					hits = p.Hits
+					break
+				}
+				if time.Now().After(end) {
+					return 0, errors.New("the pool is empty after a minute")
+				}
+			}
+			n++
+			took, err := timed(func() error { return fresh(sessionName(n)) })()
+			if err != nil {
+				return 0, err
+			}
+			state, err := d.client.Status(ctx)
+			if err != nil || state.Pool.Hits != hits+1 {
+				return 0, errors.Join(errors.New("the box is not of the pool"), err)
+			}
+			return took, d.client.Remove(ctx, sessionName(n))
+		})
+		if err != nil {
+			return err
+		}
+		b.times("create.pool.daemon", what, s[1], s[0], "", goal{"≤ 5 × bare", s[1].p50() <= 5*s[0].p50()})
+		return nil
+	})
 }
 
 // awaitBlank waits until the pool has a box.
