@@ -68,7 +68,7 @@ except OSError as e: print(len(held), e.strerror, flush=True)
 sys.stdin.read()
 `)
 	in, end := io.Pipe()
-	defer end.Close()
+	defer end.Close() // also where the engine differs, and the test ends early
 	c.Stdin, c.Stdout = in, out
 	p := boxtest.Begin(t, b, c)
 	out.Await(t, "16 No space left on device")

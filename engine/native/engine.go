@@ -25,7 +25,8 @@ type Runtimes = rpc.Runtimes
 // Options of [Start].
 type Options struct {
 	// InitPath is the path of the boxd-init binary; required. The file is copied into
-	// sealed memory and executed from there, so no box can tamper with it.
+	// sealed memory and executed from there, so no box can tamper with it. Its directory also has
+	// boxd-agent and boxd-unpacker, of the same build.
 	InitPath string
 	// StateDir is an absolute path; empty means DefaultStateDir. The launcher creates
 	// the directory, which belongs to root. It must not lie below the directory of
