@@ -129,7 +129,7 @@ var rows = []row{
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
 		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "mcp/gateway"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp"},
+	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},

@@ -35,8 +35,8 @@ type Options struct {
 	Servers []Server
 	// Caller returns the sender of a request, which was authenticated before.
 	Caller func(*http.Request) (Caller, error)
-	// EndBoxes means that Close and idle times remove the boxes of all servers.
-	EndBoxes bool
+	// End means that Close ends the processes.
+	End bool
 	// Logger; nil is slog.Default.
 	Logger *slog.Logger
 }
@@ -82,7 +82,7 @@ func (g *Gateway) going(f func()) {
 	f()
 }
 
-// Close ends all exchanges. Without EndBoxes the processes live on, and another gateway takes them over.
+// Close ends all exchanges. Without Options.End the processes live on, and another gateway takes them over.
 func (g *Gateway) Close() {
 	g.stop()
 	g.mu.Lock()
@@ -96,7 +96,7 @@ func (g *Gateway) Close() {
 	}
 	g.mu.Unlock()
 	for _, h := range hosts {
-		h.end(!g.opt.EndBoxes)
+		h.end(!g.opt.End)
 	}
 	g.work.Wait()
 }
@@ -276,36 +276,8 @@ func (g *Gateway) initialize(ctx context.Context, out *stream, t *session, who C
 
 // answer answers a request by that of the server. finish changes it; nil: it stays as it is.
 func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session, who Caller, m *message, finish func(*message) *message) {
-	if m.method == "tools/call" {
-		if name := text(object(m.members["params"])["name"]); !s.allows(name) {
-			out.send(errorResponse(m.id, rpcError{codeInvalidParams, fmt.Sprintf("tool %.100q is not allowed: tools.allow of the server names those that are", name), nil}).encode(), true)
-			return
-		}
-	}
 	err := g.with(ctx, s, t, who, func(p *process) error {
-		if s.Tools.Pin != "" && strings.HasPrefix(m.method, "tools/") {
-			if err := p.checkTools(ctx, g.opt.Logger); err != nil {
-				return err
-			}
-		}
-		switch {
-		case m.method == "initialize": // of a client without a session
-			out.send(response(m.id, p.hello).encode(), true)
-			return nil
-		case m.method == "resources/unsubscribe" && !p.single: // others may still want to hear of it
-			out.send(response(m.id, struct{}{}).encode(), true)
-			return nil
-		}
-		x := &exchange{owner: t, finish: func(answer *message) *message {
-			if m.method == "tools/list" {
-				answer = p.filterTools(answer)
-			}
-			if finish != nil {
-				answer = finish(answer)
-			}
-			return answer
-		}}
-		cancel, err := p.ask(m, x)
+		x, cancel, err := g.begin(ctx, p, t, m, finish)
 		if err != nil {
 			return err
 		}
@@ -319,6 +291,41 @@ func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session
 	if err != nil {
 		out.fail(err)
 	}
+}
+
+// begin begins an exchange with the server, or without it if the gateway has the answer. The caller reads
+// x.out, and calls cancel if it stops before the response.
+func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message, finish func(*message) *message) (x *exchange, cancel func(), err error) {
+	if p.s.Tools.Pin != "" && strings.HasPrefix(m.method, "tools/") {
+		if err := p.checkTools(ctx, g.opt.Logger); err != nil {
+			return nil, nil, err
+		}
+	}
+	var own *message
+	switch name := text(object(m.members["params"])["name"]); {
+	case m.method == "tools/call" && !p.s.allows(name):
+		own = errorResponse(m.id, rpcError{codeInvalidParams, fmt.Sprintf("tool %.100q is not allowed: tools.allow of the server names those that are", name), nil})
+	case m.method == "initialize" && p.hello != nil: // of a client without a session
+		own = response(m.id, p.hello)
+	case m.method == "resources/unsubscribe" && !p.single: // others may still want to hear of it
+		own = response(m.id, struct{}{})
+	}
+	x = &exchange{owner: t, finish: func(answer *message) *message {
+		if m.method == "tools/list" {
+			answer = p.filterTools(answer)
+		}
+		if finish != nil {
+			answer = finish(answer)
+		}
+		return answer
+	}}
+	if own != nil {
+		x.out = newQueue()
+		x.out.end(x.finish(own).encode())
+		return x, func() {}, nil
+	}
+	cancel, err = p.ask(m, x)
+	return x, cancel, err
 }
 
 // with calls use with the process of a request. t is nil for requests without a session of the protocol.

@@ -164,7 +164,7 @@ func (g *Gateway) remove(p *process, at place) {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
 	var err error
-	if at.owner != "" || g.opt.EndBoxes {
+	if at.owner != "" {
 		err = p.c.Remove(ctx, at.box)
 	} else {
 		err = p.c.RemoveProcess(ctx, at.box, at.process)
@@ -189,12 +189,15 @@ func (g *Gateway) once(ctx context.Context, s *Server, who Caller, use func(*pro
 	return use(p)
 }
 
+// BoxID is the ID of the session of the tenant in which a server runs, unless its mode is ModeSession.
+func (s *Server) BoxID() string { return "mcp-" + s.Name }
+
 // boxOf returns the ID of the box of a server, or of one of its sessions of the protocol.
 func boxOf(s *Server, session string) string {
 	if session == "" {
-		return "mcp-" + s.Name
+		return s.BoxID()
 	}
-	return "mcp-" + s.Name + "-" + session
+	return s.BoxID() + "-" + session
 }
 
 // newID returns an ID of 26 of a-z and 2-7 that nobody guesses.

@@ -48,7 +48,7 @@ type Server struct {
 	Env  map[string]string
 	Cwd  string // empty: the workspace
 	Mode string // empty: ModeShared
-	// Box describes its sessions; Labels and IdleTTL are set by the gateway.
+	// Box describes its sessions. Without an IdleTTL, theirs follows from Idle.
 	Box apitypes.SessionSpec
 	// Install is a line for sh that is run once in a box that has the volume of the server, at
 	// InstallDir, writable. Boxes of the server have the volume read-only. Empty: none.
@@ -218,7 +218,7 @@ func (s *Server) running(ctx context.Context, c *client.Client, at place) (relay
 	return since, true, nil
 }
 
-// box returns the request for the session of a place.
+// boxRequest returns the request for the session of a place.
 func (s *Server) boxRequest(at place) apitypes.SessionRequest {
 	r := apitypes.SessionRequest{ID: at.box, SessionSpec: s.Box}
 	r.Labels = spec.Labels{labelServer: s.Name}
@@ -233,8 +233,10 @@ func (s *Server) boxRequest(at place) apitypes.SessionRequest {
 	}
 	// A box that nobody uses any more, because the gateway was killed and no client has come back, ends by
 	// itself. The connection to a process is use.
-	idle := spec.Duration(max(s.Idle, minBoxIdle))
-	r.IdleTTL = &idle
+	if r.IdleTTL == nil {
+		idle := spec.Duration(max(s.Idle, minBoxIdle))
+		r.IdleTTL = &idle
+	}
 	return r
 }
 

@@ -2,18 +2,18 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
 	"time"
-
-	"encoding/json"
 )
 
 // stream is the response to an HTTP request: one message as JSON, or several as server-sent events. It is
 // used by one goroutine.
 type stream struct {
-	w     http.ResponseWriter
+	w     http.ResponseWriter // nil: line gets the messages
+	line  func([]byte) error
 	id    json.RawMessage // of the request; nil: it is no request
 	plain bool            // the client accepts JSON only
 	begun bool
@@ -56,6 +56,9 @@ func (s *stream) write(b []byte) {
 // send sends a message. last means that it is the response.
 func (s *stream) send(b []byte, last bool) {
 	switch {
+	case s.w == nil:
+		s.begun, s.err = true, s.line(b)
+		return
 	case s.sse:
 	case last:
 		s.begun = true
@@ -85,7 +88,7 @@ func (s *stream) copy(ctx context.Context, q *queue) {
 			continue
 		}
 		if last {
-			if !s.begun { // a request that was cancelled has no response
+			if !s.begun && s.w != nil { // a request that was cancelled has no response
 				s.begun = true
 				s.w.WriteHeader(http.StatusAccepted)
 			}
@@ -113,7 +116,7 @@ func (s *stream) fail(err error) {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		e.Data = f
 	}
-	if !s.begun {
+	if !s.begun && s.w != nil {
 		s.w.Header().Del("Mcp-Session-Id")
 	}
 	s.send(errorResponse(s.id, e).encode(), true)
