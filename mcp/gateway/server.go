@@ -187,11 +187,14 @@ func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ 
 	if err == nil && (s.Tools.Pin != "" || s.Mode == ModeShared) {
 		err = p.checkTools(ctx, g.opt.Logger)
 	}
-	if err != nil {
-		g.remove(p, at)
-		return nil, err
+	if err == nil {
+		return p, nil
 	}
-	return p, nil
+	g.remove(p, at)
+	if found && ctx.Err() == nil { // it may only refuse to be initialized twice
+		return g.open(ctx, s, who, at)
+	}
+	return nil, err
 }
 
 var errNoProcess = errors.New("there is no such process")

