@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/keyed"
 	"github.com/boxd/boxd/mcp"
 )
@@ -23,6 +24,11 @@ const (
 	bodyTimeout = 30 * time.Second
 	// writeTimeout is how long a client may take to accept a message.
 	writeTimeout = 30 * time.Second
+	// Bounds of the messages of clients that are in progress at once, above smallBody bytes each: of all
+	// tenants, and of one.
+	maxBodies     = 512 << 20
+	maxBodiesEach = 128 << 20
+	smallBody     = 256 << 10
 	// keepAlive is how often a stream without messages gets a comment, so that nobody on the way ends it.
 	keepAlive = 15 * time.Second
 	// statelessSince is the first revision without sessions of the protocol.
@@ -48,7 +54,9 @@ type Gateway struct {
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
 	installing keyed.Locks
-	installed  sync.Map // keys of install
+	installed  sync.Map    // keys of install
+	adopting   keyed.Locks // by the IDs of sessions
+	bodies     *budget.Budget
 
 	mu       sync.Mutex
 	hosts    map[tenantServer]*host
@@ -60,7 +68,8 @@ type Gateway struct {
 // New returns a gateway. The caller closes it.
 func New(o Options) *Gateway {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, sessions: map[string]*session{}}
+	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, sessions: map[string]*session{},
+		bodies: budget.New(maxBodies, maxBodiesEach)}
 	for _, s := range o.Servers {
 		s = s.WithDefaults()
 		g.servers[s.Name] = &s
@@ -172,6 +181,19 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		refuse(w, http.StatusUnsupportedMediaType, nil, rpcError{codeInvalidRequest, "Content-Type must be application/json", nil})
 		return
 	}
+	if size := r.ContentLength; size < 0 || size > smallBody {
+		if size < 0 || size > maxMessage { // unknown, or refused when it has come
+			size = maxMessage
+		}
+		waiting, cancel := context.WithTimeout(r.Context(), bodyTimeout)
+		ok, _ := g.bodies.Take(waiting, who.Tenant, size)
+		cancel()
+		if !ok {
+			refuse(w, http.StatusServiceUnavailable, nil, rpcError{codeFailed, "large messages in progress take all of the memory for them: retry", nil})
+			return
+		}
+		defer g.bodies.Give(who.Tenant, size)
+	}
 	body, err := mcp.ReadBody(w, r, maxMessage, bodyTimeout)
 	if err != nil {
 		var large *http.MaxBytesError
@@ -198,7 +220,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 	switch id := r.Header.Get("Mcp-Session-Id"); {
 	case s.Mode == ModeRequest:
 	case m.method == "initialize" && m.id != nil && id == "":
-		if t = g.newSession(s, who, newID()); t == nil {
+		if t = g.newSession(s, who, newID()); !g.keepSession(t) {
 			refuse(w, http.StatusTooManyRequests, m.id, rpcError{codeFailed, fmt.Sprintf("%d sessions of the protocol have a request in progress: wait for some", s.MaxSessions), nil})
 			return
 		}
@@ -309,6 +331,9 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 		own = response(m.id, p.hello)
 	case m.method == "resources/unsubscribe" && !p.single: // others may still want to hear of it
 		own = response(m.id, struct{}{})
+	}
+	if m.method == "tools/call" && len(p.s.Tools.Allow) > 0 {
+		m.members["params"] = encode(object(m.members["params"])) // a second "name" does not get through
 	}
 	x = &exchange{owner: t, finish: func(answer *message) *message {
 		if m.method == "tools/list" {

@@ -62,7 +62,10 @@ func (h *host) use(ctx context.Context, who Caller, adopt bool) (*process, error
 		return nil, h.s.failed(PhaseStart, context.Cause(ctx))
 	}
 	defer func() { <-h.lock }()
-	if h.g.ctx.Err() != nil {
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if h.g.ctx.Err() != nil || closed {
 		return nil, h.s.failed(PhaseStart, errStopping)
 	}
 	if h.p != nil {
@@ -96,7 +99,7 @@ func (h *host) use(ctx context.Context, who Caller, adopt bool) (*process, error
 	return p, nil
 }
 
-var errStopping = errors.New("boxd is stopping")
+var errStopping = errors.New("it is being ended")
 
 // failed makes the next start wait. The end of a process that had done its work is followed by a start at once.
 func (h *host) failed(f *Failure) {

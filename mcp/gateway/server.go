@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"time"
@@ -164,7 +165,7 @@ func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ 
 		if at.adopt {
 			return nil, errNoProcess
 		}
-		if err := g.install(ctx, s, c, who.Tenant); err != nil {
+		if err := g.install(ctx, s, c, who.Tenant, at); err != nil {
 			return nil, err
 		}
 		if err := s.start(ctx, c, at); err != nil {
@@ -274,7 +275,7 @@ func (s *Server) volume() string { return "mcp-" + s.Name }
 const installMark = InstallDir + "/.boxd-installed"
 
 // install runs the install step of a server, once for each tenant.
-func (g *Gateway) install(ctx context.Context, s *Server, c *client.Client, tenant string) (err error) {
+func (g *Gateway) install(ctx context.Context, s *Server, c *client.Client, tenant string, at place) (err error) {
 	if s.Install == "" {
 		return nil
 	}
@@ -294,7 +295,7 @@ func (g *Gateway) install(ctx context.Context, s *Server, c *client.Client, tena
 	}
 	r.Volumes = append(append([]spec.VolumeWish{}, s.Box.Volumes...), spec.VolumeWish{Name: s.volume(), Target: InstallDir, Size: s.InstallSize})
 	if _, err := c.Ensure(ctx, r); client.IsCode(err, apitypes.CodeVolumeInUse) {
-		return nil // boxes of the server have it, from before the daemon was restarted, so it is filled
+		return s.installed(ctx, c, at) // boxes of the server have it, from before the daemon was restarted
 	} else if isImage(err) {
 		return s.failed(PhaseImage, err)
 	} else if err != nil {
@@ -307,11 +308,10 @@ func (g *Gateway) install(ctx context.Context, s *Server, c *client.Client, tena
 			err = s.failed(PhaseInstall, gone)
 		}
 	}()
-	mark := digest(s.Install)
 	line := fmt.Sprintf(`[ "$(cat %[1]s 2>/dev/null)" = %[2]s ] && exit 0
 rm -f %[1]s
 ( %[3]s
-) && echo %[2]s >%[1]s`, installMark, mark, s.Install)
+) && echo %[2]s >%[1]s`, installMark, digest(s.Install), s.Install)
 	env := map[string]string{"HOME": InstallDir, "XDG_CACHE_HOME": InstallDir + "/.cache", "npm_config_cache": InstallDir + "/.cache/npm"}
 	out := headtail.Buffer{Limit: 16 << 10}
 	res, err := c.ExecStream(ctx, box, apitypes.ExecRequest{Shell: line, Cwd: InstallDir, Env: env}, &out, &out)
@@ -328,6 +328,23 @@ rm -f %[1]s
 		return f
 	}
 	g.installed.Store(key, true)
+	return nil
+}
+
+// installed checks that the volume has what the install step of today makes, and not that of an older
+// configuration.
+func (s *Server) installed(ctx context.Context, c *client.Client, at place) error {
+	if _, err := c.Ensure(ctx, s.boxRequest(at)); err != nil {
+		return s.failed(PhaseInstall, err)
+	}
+	r, err := c.ReadFile(ctx, at.box, installMark, 0, 1<<10)
+	if err != nil {
+		return s.failed(PhaseInstall, err)
+	}
+	defer r.Close()
+	if mark, err := io.ReadAll(r); err != nil || strings.TrimSpace(string(mark)) != digest(s.Install) {
+		return s.failed(PhaseInstall, fmt.Errorf("the volume %s has what another install step made, and boxes of the server use it: retry when they have ended, or remove sessions with the label %s=%s", s.volume(), labelServer, s.Name))
+	}
 	return nil
 }
 

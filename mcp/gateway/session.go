@@ -102,8 +102,7 @@ func (g *Gateway) fanOut(key tenantServer, m *message) {
 	}
 }
 
-// newSession makes a session of the protocol with one request in progress. It ends the one that was not
-// used for the longest time if there are too many; nil: all have requests in progress.
+// newSession returns a session of the protocol with one request in progress, which nobody finds yet.
 func (g *Gateway) newSession(s *Server, who Caller, id string) *session {
 	t := &session{id: id, s: s, tenant: who.Tenant, owner: who.owner(), active: 1}
 	if s.Mode == ModeSession {
@@ -111,11 +110,17 @@ func (g *Gateway) newSession(s *Server, who Caller, id string) *session {
 	} else {
 		t.host = g.sharedHost(s, who.Tenant)
 	}
+	return t
+}
+
+// keepSession makes t known. It ends the session that was not used for the longest time if there are too
+// many, and reports false if all have requests in progress.
+func (g *Gateway) keepSession(t *session) bool {
 	g.mu.Lock()
 	n := 0
 	var oldest *session
 	for _, other := range g.sessions {
-		if other.tenant != t.tenant || other.s != s {
+		if other.tenant != t.tenant || other.s != t.s {
 			continue
 		}
 		n++
@@ -125,19 +130,16 @@ func (g *Gateway) newSession(s *Server, who Caller, id string) *session {
 		}
 		other.mu.Unlock()
 	}
-	full := n >= s.MaxSessions
-	if !full || oldest != nil {
-		g.sessions[id] = t
+	full := n >= t.s.MaxSessions
+	keep := !full || oldest != nil
+	if keep = keep && !g.closed && g.sessions[t.id] == nil; keep {
+		g.sessions[t.id] = t
 	}
 	g.mu.Unlock()
-	if !full {
-		return t
+	if keep && full {
+		g.endSession(oldest)
 	}
-	if oldest == nil {
-		return nil
-	}
-	g.endSession(oldest)
-	return t
+	return keep
 }
 
 // useSession begins a request in a session of the caller; nil: there is none. The caller calls doneSession.
@@ -147,16 +149,17 @@ func (g *Gateway) useSession(ctx context.Context, s *Server, who Caller, id stri
 	t := g.sessions[id]
 	g.mu.Unlock()
 	if t == nil && s.Mode == ModeSession && isID(id) {
-		if t = g.newSession(s, who, id); t == nil {
-			return nil
-		}
-		_, err := t.host.use(ctx, who, true)
-		t.host.release()
+		unlock, err := g.adopting.LockContext(ctx, id)
 		if err != nil {
-			g.endSession(t)
 			return nil
 		}
-		return t
+		defer unlock()
+		g.mu.Lock()
+		t = g.sessions[id] // another request may have been faster
+		g.mu.Unlock()
+		if t == nil {
+			return g.adoptSession(ctx, s, who, id)
+		}
 	}
 	if t == nil || t.owner != who.owner() || t.s != s {
 		return nil
@@ -168,6 +171,18 @@ func (g *Gateway) useSession(ctx context.Context, s *Server, who Caller, id stri
 	}
 	t.active++
 	return t
+}
+
+// adoptSession returns the session whose process runs already; nil: there is none.
+func (g *Gateway) adoptSession(ctx context.Context, s *Server, who Caller, id string) *session {
+	t := g.newSession(s, who, id)
+	_, err := t.host.use(ctx, who, true)
+	t.host.release()
+	if err == nil && g.keepSession(t) {
+		return t
+	}
+	t.host.end(true)
+	return nil
 }
 
 func isID(id string) bool {

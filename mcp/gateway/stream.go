@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -37,15 +38,17 @@ func (s *stream) open() {
 	s.write(nil)
 }
 
-// write writes to the connection, within writeTimeout.
+// write writes to the connection, each part within writeTimeout.
 func (s *stream) write(b []byte) {
 	if s.err != nil {
 		return
 	}
 	conn := http.NewResponseController(s.w)
-	_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a recorder of a test has no connection
-	if len(b) > 0 {
-		_, s.err = s.w.Write(b)
+	for part := range slices.Chunk(b, 64<<10) {
+		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a recorder of a test has no connection
+		if _, s.err = s.w.Write(part); s.err != nil {
+			return
+		}
 	}
 	if err := conn.Flush(); s.err == nil && !errors.Is(err, http.ErrNotSupported) {
 		s.err = err
