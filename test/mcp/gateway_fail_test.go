@@ -288,8 +288,10 @@ func TestServeCommand(t *testing.T) {
 		return cmd
 	}
 	asked := false
+	//lint:ignore SA1019 servers in boxes still ask for it
 	o := &sdk.ClientOptions{CreateMessageHandler: func(_ context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
 		asked = true
+		//lint:ignore SA1019 as above
 		return &sdk.CreateMessageResult{Model: "m", Role: "assistant", Content: &sdk.TextContent{Text: "sampled"}}, nil
 	}}
 	c := connect(t, &sdk.CommandTransport{Command: serve("--stdio", "--allow-tool", "test_sampling")}, "", o)

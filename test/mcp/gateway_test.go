@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -45,21 +46,43 @@ const (
 	memory     = `{command: [NODE, MODULES/@modelcontextprotocol/server-memory/dist/index.js], env: {MEMORY_FILE_PATH: /workspace/memory.json}, MOUNT, mode: %s}`
 )
 
-// The official clients use servers of npm in boxes, in every mode.
+// The official clients and the inspector use servers of npm in boxes, in every mode.
 func TestServed(t *testing.T) {
 	testutil.Long(t)
-	s := served(t, fmt.Sprintf("  everything-shared: "+everything+"\n  everything-session: "+everything+"\n  filesystem: "+filesystem+"\n  memory: "+memory+"\n", "shared", "session", "session", "request"))
-	for _, c := range []struct{ path, server, mode, want string }{
-		{"everything-shared", "everything", "shared", `"legacy" 2025-11-25, "auto" 2026-07-28, {"pin":"2026-07-28"} 2026-07-28, "old" `},
-		{"everything-session", "everything", "session", ""},
-		{"filesystem", "filesystem", "session", ""},
-		{"memory", "memory", "request", ""},
+	s := served(t, fmt.Sprintf("  shared: "+everything+"\n  session: "+everything+"\n  filesystem: "+filesystem+"\n  memory: "+memory+"\n", "shared", "session", "session", "request"))
+	both := `"legacy" 2025-11-25, "auto" 2026-07-28, {"pin":"2026-07-28"} 2026-07-28, "old" `
+	for _, c := range []struct {
+		path, server, mode, want string
+		full                     bool // request pays for a Node with every message
+	}{
+		{"shared", "everything", "shared", both, false},
+		{"session", "everything", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true},
+		{"filesystem", "filesystem", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true},
+		{"memory", "memory", "request", both, true},
 	} {
+		if c.full && !testutil.Full() {
+			continue
+		}
 		t.Run(c.path, func(t *testing.T) {
-			out := output(t, node(t, "served.mjs", s.url+"/mcp/"+c.path, tokenA, c.server, c.mode))
-			t.Log(out)
+			var got []string
+			for line := range strings.Lines(output(t, node(t, "served.mjs", s.at(c.path).endpoint(), tokenA, c.server, c.mode))) {
+				var one struct {
+					Era      json.RawMessage
+					Revision string
+				}
+				if err := json.Unmarshal([]byte(line), &one); err != nil {
+					t.Fatalf("%v: %s", err, line)
+				}
+				got = append(got, string(one.Era)+" "+one.Revision)
+			}
+			if strings.Join(got, ", ") != c.want {
+				t.Errorf("%q, want %s", got, c.want)
+			}
 		})
 	}
+	const inspector = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+	mention(t, output(t, node(t, inspector, "--cli", s.at("shared").endpoint(), "--transport", "http", "--header", "Authorization: Bearer "+tokenA,
+		"--method", "tools/call", "--tool-name", "echo", "--tool-arg", "message=inspected")), "inspected")
 }
 
 // The conformance suite, which asks a server for its own fixtures, passes through the gateway.
