@@ -53,6 +53,9 @@ func (t *session) listen() (q *queue, stop func()) {
 	if t.stream != nil {
 		t.stream.end(nil)
 	}
+	if t.gone {
+		q.end(nil)
+	}
 	t.stream = q
 	for _, b := range t.backlog {
 		q.push(b)

@@ -132,10 +132,10 @@ func awaitNone(t *testing.T, tag string, patience time.Duration) time.Duration {
 // Clients that vanish leave no process.
 func TestServedDisconnects(t *testing.T) {
 	s := served(t, `
-  one: {command: [FIXTURE, tag-one], TESTDATA, mode: shared, idle: 2s, max_sessions: 1024}
-  own: {command: [FIXTURE, tag-own], TESTDATA, mode: session, idle: 2s, max_sessions: 1024}
+  one: {command: [FIXTURE, tag-one], TESTDATA, mode: shared, idle: 1s, max_sessions: 1024}
+  own: {command: [FIXTURE, tag-own], TESTDATA, mode: session, idle: 1s, max_sessions: 1024}
 `)
-	clients, shared, own := 20, 270, 30
+	clients, shared, own := 20, 288, 12
 	if testutil.Full() {
 		clients, shared, own = 200, 8000, 2000
 	}
