@@ -6,8 +6,8 @@ BIN     ?= bin
 GO      := $(or $(shell .ci/find-go 2>/dev/null),.ci/find-go)
 export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
 
-# boxd is pure Go. boxd-init links libcontainer's C stage, statically: it runs from a
-# sealed memory file, where no library can be found.
+# boxd is pure Go. boxd-init, which has libcontainer's C stage, and the programs of boxes are linked
+# statically: they run from sealed memory files, where no library can be found.
 TAGS    := netgo,osusergo
 # Tests compare our seccomp policy with libseccomp, which neither program links.
 TESTTAGS := $(TAGS),libseccomp
@@ -18,6 +18,9 @@ VERSION  = $(eval VERSION := $$(shell git describe --always --dirty --tags 2>/de
 STAMP    = -X github.com/boxd/boxd/internal/version.Version=$(VERSION)
 LDFLAGS_boxd      = -s -w $(STAMP) $(WITHENGINE)
 LDFLAGS_boxd-init = -s -w $(STAMP) $(WITHENGINE) -extldflags "-static"
+
+# Programs that no user starts, beside each other in one directory.
+PRIVATE = boxd-init boxd-agent boxd-unpacker
 
 # For tests: the engine of boxes that name none, other than "native". The programs must not be installed.
 #   make test-root BIN=/tmp/oci ENGINE=oci PKGS=./test/native
@@ -61,18 +64,20 @@ help:
 	@echo 'make test        install what is missing and run all tests that this machine can run'
 	@echo
 	@echo 'make setup       install what is missing from the distribution'
-	@echo 'make build       build bin/boxd and bin/boxd-init'
+	@echo 'make build       build bin/boxd and, beside it, $(PRIVATE)'
 	@echo 'make build-containerd  build bin/boxd-containerd, for boxes that containerd builds'
 	@echo 'make test-unit   the tests that need no privilege, with the race detector'
 	@echo 'make test-root   the privileged tests, on this machine'
 	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
-	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short'
+	@echo 'make test-packages  what packages contain, and their installation, upgrade and removal in a virtual machine with systemd'
+	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short, packages'
 	@echo 'make race        all tests with the race detector'
 	@echo 'make compat      run programs and their own test suites on the host and in boxes, and print a table'
 	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
 	@echo 'make bench       print the benchmark table'
 	@echo 'make fuzz        run every fuzz target for FUZZTIME=$(FUZZTIME)'
 	@echo 'make install     install programs, systemd units, manual pages and completions below DESTDIR=$(DESTDIR)/'
+	@echo 'make packages    build a .deb, an .rpm and a tarball in $(PACKAGES)'
 	@echo 'make clean       remove what was built'
 	@echo
 	@echo "PKGS, RUN and TESTARGS narrow the tests:  make test-root PKGS=./cgroups RUN=Freeze TESTARGS=-v"
@@ -88,9 +93,8 @@ setup-run:
 build:
 	@mkdir -p "$(BIN)"
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.boxd.new" ./cmd/boxd
-	CGO_ENABLED=1 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.boxd-init.new" ./cmd/boxd-init
-	@mv -f "$(BIN)/.boxd.new" "$(BIN)/boxd"
-	@mv -f "$(BIN)/.boxd-init.new" "$(BIN)/boxd-init"
+	$(foreach p,$(PRIVATE),CGO_ENABLED=1 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.$(p).new" ./cmd/$(p) &&) true
+	@for p in boxd $(PRIVATE); do mv -f "$(BIN)/.$$p.new" "$(BIN)/$$p" || exit 1; done
 
 # A module of its own: the client of containerd brings some forty others, which neither boxd nor
 # programs that embed it need.
@@ -99,6 +103,12 @@ build-containerd:
 	@mkdir -p "$(BIN)"
 	cd cmd/boxd-containerd && CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(abspath $(BIN))/.boxd-containerd.new" .
 	@mv -f "$(BIN)/.boxd-containerd.new" "$(BIN)/boxd-containerd"
+
+# What "boxd bench" starts: what measures and draws must not slow the start of boxd.
+.PHONY: build-bench
+build-bench:
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.boxd-bench.new" ./cmd/boxd-bench
+	@mv -f "$(BIN)/.boxd-bench.new" "$(BIN)/boxd-bench"
 
 # For scripts: the values of this file.
 .PHONY: print-goflags print-testtags print-version
@@ -134,14 +144,14 @@ test: setup
 
 .PHONY: full
 full: setup
-	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm
+	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm test-packages
 
 .PHONY: test-unit
 test-unit:
 	CGO_ENABLED=1 $(GOTEST) -race $(ARGS) $$($(UNIT) $(PKGS))
 
 .PHONY: test-root
-test-root: build build-containerd
+test-root: build build-containerd build-bench
 	$(TESTENV) $(GOTEST) -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(PARALLEL) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
 
 .PHONY: test-vm
@@ -176,13 +186,13 @@ lint:
 	@for os in windows $(if $(FULL),darwin); do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
 	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
 	cd cmd/boxd-containerd && $(GO) vet ./...
-	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
+	cd packaging/build && $(GO) vet .
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/with-systemd test/vm/provision test/vm/guest/* packaging/deb/p* packaging/rpm/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
 .PHONY: bench
-bench: build build-containerd
-	@CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.bench" ./test/bench
-	@$(ROOT) $(BIN)/.bench $(TESTARGS)
+bench: build build-containerd build-bench
+	@$(ROOT) $(BIN)/boxd bench $(TESTARGS)
 
 .PHONY: fuzz
 fuzz:
@@ -197,10 +207,9 @@ DESTDIR ?=
 PREFIX  ?= /usr
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 .PHONY: install
-install: build build-containerd
+install: build build-containerd build-bench
 	install -D -m 0755 "$(BIN)/boxd" "$(DESTDIR)$(PREFIX)/bin/boxd"
-	install -D -m 0755 "$(BIN)/boxd-init" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-init"
-	install -D -m 0755 "$(BIN)/boxd-containerd" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-containerd"
+	install -D -m 0755 -t "$(DESTDIR)$(PREFIX)/libexec/boxd" $(PRIVATE:%="$(BIN)/%") "$(BIN)/boxd-containerd" "$(BIN)/boxd-bench"
 	install -D -m 0644 -t "$(DESTDIR)$(UNITDIR)" packaging/systemd/*
 	@sed -i '/^ExecStart=/s,/usr/\(bin\|libexec\)/,$(PREFIX)/\1/,g' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
 	@rm -rf "$(BIN)/share"
@@ -210,6 +219,34 @@ install: build build-containerd
 	install -D -m 0644 -t "$(DESTDIR)$(PREFIX)/share/doc/boxd" LICENSE NOTICE
 	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"
 	install -D -m 0644 packaging/tmpfiles.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/boxd.conf"
+
+# Everything that "make install" installs, as packages of packaging/nfpm.yaml, and the list of what is in
+# them. Two builds of one commit, by the same Go and C compiler, have the same bytes.
+PACKAGES   ?= $(BIN)/packages
+MAINTAINER ?= boxd maintainers <boxd@users.noreply.github.com>
+.PHONY: packages
+packages: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null || date +%s))
+packages:
+	@rm -rf "$(BIN)/stage"
+	@$(MAKE) -s --no-print-directory install DESTDIR="$(abspath $(BIN))/stage" PREFIX=/usr UNITDIR=/usr/lib/systemd/system
+	@cd packaging/build && CGO_ENABLED=0 $(GO) build -buildvcs=false -o "$(abspath $(BIN))/.packages" .
+	@umask 022; "$(BIN)/.packages" -stage "$(BIN)/stage" -out "$(PACKAGES)" -version '$(VERSION)' -maintainer '$(MAINTAINER)'
+
+# What the packages contain; and their installation, upgrade and removal, with the units, in a virtual
+# machine with systemd. The two packages differ in nothing but their versions. The provisioning of the
+# Vagrantfile runs on the same kind of machine.
+TRIAL = $(BIN)/packages-test
+.PHONY: test-packages
+test-packages:
+	@.ci/setup packages
+	cd packaging/build && $(GO) test -count=1 -timeout 30m $(ARGS) .
+	@rm -rf "$(TRIAL)"; mkdir -p "$(TRIAL)/machine"; cp test/vm/guest/packages "$(TRIAL)/machine/"
+	@for version in v0.0.1 v0.0.2; do \
+		$(MAKE) -s --no-print-directory packages BIN="$(TRIAL)/$$version" VERSION=$$version && cp "$(TRIAL)/$$version"/packages/*.deb "$(TRIAL)/machine/" || exit 1; \
+	done
+	$(ROOT) test/vm/with-systemd -t 5400 -p "$(TRIAL)/machine" -- bash -c '/mnt/packages /mnt/boxd_0.0.1-*.deb /mnt/boxd_0.0.2-*.deb'
+	@rm -rf "$(TRIAL)"
+	$(ROOT) test/vm/provision
 
 .PHONY: clean
 clean:

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
+	_ "github.com/boxd/boxd/internal/smallmem"
+	"github.com/boxd/boxd/internal/version"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,6 +69,9 @@ func Main() error {
 	a, err := setUp(frame)
 	if err != nil {
 		failed := wire.FailedMsg{Step: err.Error(), Errno: unix.EINVAL}
+		if other, ok := errors.AsType[*otherBuild](err); ok {
+			failed = wire.FailedMsg{Step: other.Error(), Errno: unix.EPROTONOSUPPORT}
+		}
 		_ = control.Send(wire.TypeFailed, frame.ID, failed.Marshal())
 		return err
 	}
@@ -84,6 +90,13 @@ func Main() error {
 	return a.reaper.run()
 }
 
+// otherBuild is the version of a launcher that was built from other sources than this program.
+type otherBuild struct{ launcher string }
+
+func (o *otherBuild) Error() string {
+	return fmt.Sprintf("the program for PID 1 of boxes is version %s, boxd-init is version %.100q: install both from one build", version.Version, o.launcher)
+}
+
 // setUp takes the descriptors of the Init frame and hardens the process.
 func setUp(frame *wire.Frame) (*agent, error) {
 	defer frame.Close()
@@ -91,7 +104,9 @@ func setUp(frame *wire.Frame) (*agent, error) {
 	if frame.Type != wire.TypeInit {
 		return nil, fmt.Errorf("receiving init: type %d: %w", frame.Type, wire.ErrProtocol)
 	}
-	if err := m.Unmarshal(frame.Body); err != nil {
+	if err := m.Unmarshal(frame.Body); m.Version != version.Version {
+		return nil, &otherBuild{m.Version}
+	} else if err != nil {
 		return nil, err
 	}
 	if len(frame.FDs) != 1+int(m.HomeTasks)+m.Sandbox.SandboxFDs() {

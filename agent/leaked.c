@@ -15,7 +15,7 @@ __attribute__((constructor)) static void close_leaked(int argc, char **argv)
 	if (argc != 2 || strcmp(argv[1], "agent") != 0)
 		return;
 	if (syscall(SYS_close_range, CONTROL_FD + 1, ~0U, 0) != 0) { // Linux 5.9
-		fprintf(stderr, "boxd-init: closing inherited descriptors: %s\n", strerror(errno));
+		fprintf(stderr, "boxd-agent: closing inherited descriptors: %s\n", strerror(errno));
 		_exit(125);
 	}
 }

@@ -132,7 +132,7 @@ func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 	if m.TTY {
 		return 0, failed("giving a command of gVisor a terminal", unix.ENOTTY)
 	}
-	orders, err := sealed(m.Marshal())
+	orders, err := memoryFile(m.Marshal())
 	if err != nil {
 		return 0, failed(wire.StepClone, err)
 	}
@@ -156,7 +156,7 @@ func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 		answer.Close()
 		return 0, failed(wire.StepClone, err)
 	}
-	enter := &wire.SpawnMsg{Args: append([]string{"boxd-init", "enter"}, s.exec...), Env: helperEnv, Dir: "/", Self: true}
+	enter := &wire.SpawnMsg{Args: append([]string{"boxd-agent", "enter"}, s.exec...), Env: helperEnv, Dir: "/", Self: true}
 	pid, fail := start(enter, fds, birth{self: s.self, place: C.PLACE_OUTSIDE, extra: extra})
 	if fail != nil {
 		answer.Close()
@@ -181,7 +181,7 @@ func (s *sandbox) spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 	go func() {
 		defer answer.Close()
 		if kind, _, err := receive(answer); err == nil && kind == reportLost {
-			fmt.Fprintln(os.Stderr, "boxd-init: agent: a helper in the sandbox has ended without a status")
+			fmt.Fprintln(os.Stderr, "boxd-agent: a helper in the sandbox has ended without a status")
 			os.Exit(1)
 		}
 	}()
@@ -194,8 +194,8 @@ func high(f *os.File) (int, error) {
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
-// sealed returns a file in memory with the given content, at its beginning.
-func sealed(content []byte) (*os.File, error) {
+// memoryFile returns a file in memory with the given content, at its beginning.
+func memoryFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("orders", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)

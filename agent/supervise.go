@@ -49,6 +49,6 @@ func (s *supervisor) run(listener int) {
 	files := C.struct_boxd_files{proc: C.int(s.proc.Fd()), protocols: C.int(s.protocols.Fd()), sockstat: C.int(s.sockstat.Fd())}
 	errno := C.boxd_supervise(C.int(listener), files, bounds)
 	runtime.KeepAlive(s) // its files: the numbers alone do not keep them open
-	fmt.Fprintf(os.Stderr, "boxd-init: agent: supervising sockets: %v\n", unix.Errno(errno))
+	fmt.Fprintf(os.Stderr, "boxd-agent: supervising sockets: %v\n", unix.Errno(errno))
 	os.Exit(1)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/preview"
 	"github.com/boxd/boxd/relay"
@@ -99,6 +100,8 @@ var (
 	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 	descNetwork    = describe("network_connections_total", "Connections of boxes that have ended (allowed) or were refused (denied).", "verdict")
+	descPoolBoxes  = describe("pool_boxes", "Boxes that are built before they are asked for: there now (ready), as the demand of the last minutes asks for (wanted), and at most (limit).", "state")
+	descPool       = describe("pool_requests_total", "Boxes asked for since the launcher started: taken from the pool (hit), or built because it had none of the kind (empty), has never one of the kind (spec), or had one that could not be completed (broken).", "result")
 	descPreviews   = describe("preview_requests_total", "Requests, WebSockets and tunnels to ports of boxes that have ended, by outcome.", "outcome")
 )
 
@@ -114,6 +117,7 @@ type readings struct {
 	stats   session.Stats
 	relay   *relay.Counters
 	preview *preview.Counters
+	pool    engine.PoolState
 	healthy bool
 	audit   bool
 }
@@ -162,10 +166,13 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, c.labelled} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes, descNetwork, descPreviews, descPoolBoxes, descPool, c.labelled} {
 		ch <- d
 	}
 	for _, f := range c.used {
+		ch <- f.desc
+	}
+	for _, f := range webhookFigures {
 		ch <- f.desc
 	}
 }
@@ -177,6 +184,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	r := &readings{
 		stats: c.s.opt.Sessions.Stats(), relay: &c.s.metrics.relay, preview: &c.s.metrics.preview,
 		healthy: c.s.engineHealth(ctx) == nil,
+		pool:    c.s.pool(ctx),
 		audit:   c.s.opt.Audit == nil || c.s.opt.Audit.Healthy() == nil,
 	}
 	for _, f := range figures {
@@ -191,12 +199,22 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for verdict, n := range map[string]uint64{"allowed": r.stats.Network.Allowed, "denied": r.stats.Network.Denied} {
 		ch <- prometheus.MustNewConstMetric(descNetwork, prometheus.CounterValue, float64(n), verdict)
 	}
+	if r.pool.Limit > 0 {
+		for state, n := range map[string]int{"ready": r.pool.Ready, "wanted": r.pool.Wanted, "limit": r.pool.Limit} {
+			ch <- prometheus.MustNewConstMetric(descPoolBoxes, prometheus.GaugeValue, float64(n), state)
+		}
+		ch <- prometheus.MustNewConstMetric(descPool, prometheus.CounterValue, float64(r.pool.Hits), "hit")
+		for _, reason := range []string{engine.PoolEmpty, engine.PoolSpec, engine.PoolBroken} {
+			ch <- prometheus.MustNewConstMetric(descPool, prometheus.CounterValue, float64(r.pool.Misses[reason]), reason)
+		}
+	}
 	p := r.preview
 	for outcome, n := range map[string]int64{"answered": p.Answered.Load(), "refused": p.Refused.Load(), "failed": p.Failed.Load(), "abandoned": p.Abandoned.Load()} {
 		ch <- prometheus.MustNewConstMetric(descPreviews, prometheus.CounterValue, float64(n), outcome)
 	}
 	c.collectSessions(ch)
 	c.collectUsage(ch)
+	c.collectWebhooks(ch)
 	for stream, n := range map[string]int64{"stdin": r.relay.StdinBytes.Load(), "stdout": r.relay.StdoutBytes.Load(), "stderr": r.relay.StderrBytes.Load()} {
 		ch <- prometheus.MustNewConstMetric(descRelayBytes, prometheus.CounterValue, float64(n), stream)
 	}

@@ -42,6 +42,7 @@ func Document() []byte {
 	for i := range routes {
 		doc.AddOperation(routes[i].operation(asked, registry))
 	}
+	describeWebhooks(doc, registry)
 	if err := merge(registry.Map(), asked.Map()); err != nil {
 		panic(err) // a fault of the types, which the tests would find
 	}
@@ -114,6 +115,7 @@ var enums = map[string][]any{
 		session.ProcessReady, session.ProcessUnready, session.ProcessRestarting},
 	"ExecResult.verdict": verdicts,
 	"Process.verdict":    verdicts,
+	"Webhook.type":       {session.EventProcessExited, session.EventProcessStopped, session.EventExpired, session.EventRemoved},
 	"ExecEvent.stream":   {"stdout", "stderr"},
 	"Volume.state":       {apitypes.VolumeReady, apitypes.VolumeRemoving, apitypes.VolumeLost},
 	"ImageProgress.step": {"resolve", "download", "unpack", "done"},

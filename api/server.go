@@ -11,7 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/preview"
@@ -31,10 +33,14 @@ type Options struct {
 	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
 	// to.
 	Health func(ctx context.Context) error
+	// Pool describes the boxes that the engine has built ahead of time; nil: it builds none.
+	Pool func(ctx context.Context) (engine.PoolState, error)
 	// Langbot reports why LangBot's protocol is not ready; nil: it is not served on an address of its own.
 	Langbot func(ctx context.Context) error
 	// Warnings returns what the operator of the daemon should change; nil: nothing.
 	Warnings func() []string
+	// Webhooks returns the state of each receiver of webhooks; nil: there are none.
+	Webhooks func() []apitypes.WebhookState
 	// Ready reports why the daemon itself cannot serve; nil: it can.
 	Ready func() error
 	// Audit is the log whose head the status shows; nil: there is none.

@@ -50,6 +50,17 @@ func (s *Server) engineHealth(ctx context.Context) error {
 	return s.opt.Health(ctx)
 }
 
+// pool describes the engine's pool. It has no boxes while the launcher does not answer.
+func (s *Server) pool(ctx context.Context) engine.PoolState {
+	if s.opt.Pool == nil {
+		return engine.PoolState{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	state, _ := s.opt.Pool(ctx) // the health of the engine has the error
+	return state
+}
+
 func (c *call) healthz() error {
 	c.w.Header().Set("Content-Type", plainText)
 	_, err := io.WriteString(c.w, "ok\n")
@@ -96,6 +107,9 @@ func (c *call) status() error {
 		s.Quota = append(s.Quota, apitypes.QuotaUse{Name: limit.Name, Scope: scopeOf(c.listTenant()), Limit: limit.Value, InUse: used[i].Value})
 	}
 	if c.who.all() {
+		if p := c.s.pool(c.r.Context()); p.Limit > 0 {
+			s.Pool = &apitypes.Pool{Limit: p.Limit, Wanted: p.Wanted, Ready: p.Ready, Hits: p.Hits, Misses: p.Misses}
+		}
 		if log := c.s.opt.Audit; log != nil {
 			head := log.Head()
 			s.Audit = &apitypes.AuditHead{Seq: head.Seq, Hash: head.Hash, OK: true}
@@ -105,6 +119,9 @@ func (c *call) status() error {
 		}
 		if c.s.opt.Warnings != nil {
 			s.Warnings = c.s.opt.Warnings()
+		}
+		if c.s.opt.Webhooks != nil {
+			s.Webhooks = c.s.opt.Webhooks()
 		}
 	}
 	return c.reply(http.StatusOK, s)

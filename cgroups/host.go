@@ -263,6 +263,19 @@ func (h *Host) of(controller string) *hierarchy {
 	return nil
 }
 
+// RemoveBase removes, from each hierarchy, the cgroup above those of boxes, unless boxes are in it.
+func (h *Host) RemoveBase() error {
+	var errs []error
+	for _, on := range h.trees() {
+		// With children it is busy.
+		err := linux.RmdirAt(on.dir, baseName)
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Close closes the descriptors. Close the groups made from the Host first.
 func (h *Host) Close() error {
 	errs := []error{h.kernel.close()}

@@ -47,11 +47,17 @@ func (g *Group) NewSlot() (_ *Slot, err error) {
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("opening slot %s of box %q: %w", s.Name, g.ID, err)
 	}
-	if w := g.watcher.Load(); w != nil {
-		w.addSlot(g, s.Name)
-	}
+	s.Watch()
 	undo.Release()
 	return s, nil
+}
+
+// Watch watches a slot that was created before its box was added to a [Watcher]. [Group.NewSlot] does it
+// for others.
+func (s *Slot) Watch() {
+	if w := s.group.watcher.Load(); w != nil {
+		w.addSlot(s.group, s.Name)
+	}
 }
 
 // mkdir creates the directories on all hierarchies.

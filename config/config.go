@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
@@ -41,9 +42,12 @@ type Config struct {
 	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`
-	// OCI names programs for Policy.Engines. Root passes them to the launcher, which executes them as root.
-	OCI        OCI        `yaml:"oci"`
-	Containerd Containerd `yaml:"containerd"`
+	// Programs are for Policy.Engines. Root passes them to the launcher, which executes them as root.
+	Programs Programs `yaml:",inline"`
+	// Webhooks by name: who is told when a managed process or a session has ended.
+	Webhooks map[string]Webhook `yaml:"webhooks"`
+	// Pool is how many boxes the launcher may build before they are asked for; 0 is none.
+	Pool int `yaml:"pool"`
 
 	Policy policy.Config `yaml:",inline"`
 }
@@ -53,19 +57,6 @@ const (
 	NetworkOff   = "off"   // boxes have loopback, whatever profiles and requests say
 	NetworkProxy = "proxy" // a proxy of the daemon connects the boxes that ask for a network and may have one
 )
-
-// OCI names the runtimes of engine "oci". An empty path: where distributions have the program.
-type OCI struct {
-	Runtime string `yaml:"runtime"` // runc, for isolation namespaces
-	GVisor  string `yaml:"gvisor"`  // runsc, for isolation gvisor
-}
-
-// Containerd says which containerd engine "containerd" uses. Empty: its socket where distributions have it,
-// and io.containerd.runc.v2.
-type Containerd struct {
-	Address string `yaml:"address"` // path of its socket
-	Runtime string `yaml:"runtime"`
-}
 
 // Socket is the Unix socket for local clients.
 type Socket struct {
@@ -175,6 +166,19 @@ type Images struct {
 	Prefetch   []string  `yaml:"prefetch" sep:","`
 	// Registries by host, with a port unless it is 443.
 	Registries map[string]Registry `yaml:"registries"`
+}
+
+// Webhook is a server that is told when a managed process or a session has ended. Of numbers, 0 is the default
+// of package webhook.
+type Webhook struct {
+	URL       string        `yaml:"url"`
+	Secret    rules.Source  `yaml:"secret"`  // whose content signs
+	Events    []string      `yaml:"events"`  // of WebhookEvents; empty: all
+	Tenants   []string      `yaml:"tenants"` // empty: all
+	Timeout   spec.Duration `yaml:"timeout"` // of one attempt
+	Rate      int           `yaml:"rate"`    // attempts per second
+	QueueSize spec.Size     `yaml:"queue_size"`
+	MaxAge    spec.Duration `yaml:"max_age"` // of a message that the server does not take
 }
 
 // Registry says how to reach a registry of images.

@@ -35,9 +35,9 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 				Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), or be given as --allow-mount-root", path)}
 		}
 		// It passes these as well, and the launcher executes them.
-		for _, p := range c.programs() {
-			if os.Geteuid() == 0 && p.value != "" && !isRoots {
-				return Config{}, &engine.FieldError{Field: p.key, Value: spec.Quote(p.value),
+		for _, p := range c.Programs.all() {
+			if os.Geteuid() == 0 && *p.value != "" && !isRoots {
+				return Config{}, &engine.FieldError{Field: p.key, Value: spec.Quote(*p.value),
 					Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), because root executes it", path)}
 			}
 		}
@@ -49,13 +49,6 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 		c.Langbot.fromLangbotEnv(env)
 	}
 	return c, nil
-}
-
-// program is a key that says what the launcher executes, or what it believes.
-type program struct{ key, value string }
-
-func (c *Config) programs() []program {
-	return []program{{"oci.runtime", c.OCI.Runtime}, {"oci.gvisor", c.OCI.GVisor}, {"containerd.address", c.Containerd.Address}, {"containerd.runtime", c.Containerd.Runtime}}
 }
 
 // readFile reads a regular file. isRoots says that only root can write it. O_NONBLOCK keeps

@@ -29,6 +29,11 @@ func (c *Config) validatePolicy() error {
 		}
 	}
 	c.Policy.OwnDirs = append(c.Policy.OwnDirs, c.NetworkSecrets()...)
+	for _, source := range c.WebhookSources() {
+		if source.File != "" {
+			c.Policy.OwnDirs = append(c.Policy.OwnDirs, source.File)
+		}
+	}
 	p, err := policy.New(c.Policy)
 	if err != nil {
 		return err

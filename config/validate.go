@@ -22,7 +22,7 @@ import (
 // nothing.
 func (c *Config) Validate() error {
 	for _, check := range []func() error{
-		c.derive, c.validateSocket, c.validateListen, c.validatePublish, c.validateWords, c.validateNumbers, c.validateImages, c.validatePreview, c.validateLangbot, c.validatePolicy,
+		c.derive, c.validateSocket, c.validateListen, c.validatePublish, c.validateWords, c.validateNumbers, c.validateImages, c.validatePreview, c.validateWebhooks, c.validateLangbot, c.validatePolicy,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -58,15 +58,19 @@ func (c *Config) derive() error {
 		{"preview.tls.key", c.Preview.TLS.Key, true},
 		{"tokens_file", c.TokensFile, true},
 		{"init_path", c.InitPath, true},
-		{"oci.runtime", c.OCI.Runtime, true},
-		{"oci.gvisor", c.OCI.GVisor, true},
-		{"containerd.address", c.Containerd.Address, true},
 	} {
 		if p.value == "" && p.optional {
 			continue
 		}
 		if err := validatePath(p.field, p.value); err != nil {
 			return err
+		}
+	}
+	for _, p := range c.Programs.all() {
+		if p.isPath && *p.value != "" {
+			if err := validatePath(p.key, *p.value); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

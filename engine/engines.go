@@ -7,9 +7,11 @@ import "context"
 // whichever engine builds them. It is safe for concurrent use.
 type Choosing interface {
 	// Engines lists what the service can build boxes with, one element for each pair of engine
-	// and isolation that it knows, in the order of spec.Engines and then spec.Isolations. It
-	// looks at the host now; an engine that does not answer is unavailable after 5 s.
-	Engines(ctx context.Context) ([]EngineState, error)
+	// and isolation that it knows, in the order of spec.Engines and then spec.Isolations. It lists
+	// those of one engine, or with one isolation; an empty word stands for all. It looks at the
+	// host now; an engine that does not answer is unavailable after some 5 s, for which the others
+	// in the list wait.
+	Engines(ctx context.Context, engine, isolation string) ([]EngineState, error)
 }
 
 // EngineState says whether boxes can be built with an engine and an isolation.

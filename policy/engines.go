@@ -44,8 +44,16 @@ func (p *Policy) validateEngines() error {
 					Rule: fmt.Sprintf("must be one of the engines of the daemon, %s: add it to engines", strings.Join(p.config.Engines, ", "))}
 			}
 		}
-		if order := p.order(profile); !offered(order, profile.Isolation) {
+		order := p.order(profile)
+		switch {
+		case !offered(order, profile.Isolation):
 			return &spec.FieldError{Field: field + ".isolation", Value: spec.Quote(profile.Isolation), Rule: notOffered(order)}
+		case profile.Engine != "" && !slices.Contains(order, profile.Engine):
+			return &spec.FieldError{Field: field + ".engine", Value: spec.Quote(profile.Engine),
+				Rule: fmt.Sprintf("must be one of the engines of its sessions, %s: name one of them, or add it to engines", strings.Join(order, ", "))}
+		case profile.Engine != "" && !spec.Offers(profile.Engine, profile.Isolation):
+			return &spec.FieldError{Field: field + ".engine", Value: spec.Quote(profile.Engine),
+				Rule: fmt.Sprintf("does not have the isolation of the profile, %s: name another engine, or another isolation", profile.Isolation)}
 		}
 	}
 	return nil

@@ -127,6 +127,11 @@ func TestBadEngines(t *testing.T) {
 		{profile(ProfileConfig{Engines: &[]string{"native", "containerd"}}), "profiles.p.engines[1]"},
 		{profile(ProfileConfig{Wishes: spec.Wishes{Isolation: ptr("strong")}}), "profiles.p.isolation"},
 		{profile(ProfileConfig{Wishes: spec.Wishes{Isolation: ptr("gvisor")}, Engines: &[]string{"native"}}), "profiles.p.isolation"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{Engine: ptr("containerd")}}), "profiles.p.engine"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{Engine: ptr("native")}, Engines: &[]string{"oci"}}), "profiles.p.engine"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{Engine: ptr("native"), Isolation: ptr("gvisor")}}), "profiles.p.engine"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{Engine: ptr("native"), Isolation: ptr("gvisor"), Require: ptr(false)}}), "profiles.p.engine"},
+		{Config{Engines: []string{"native", "containerd"}, Profiles: map[string]ProfileConfig{"p": {Wishes: spec.Wishes{Isolation: ptr("gvisor")}}}}, "profiles.p.isolation"},
 		{Config{Profiles: map[string]ProfileConfig{"default": {Wishes: spec.Wishes{Isolation: ptr("gvisor"), Require: ptr(false)}}}}, "profiles.default.isolation"},
 	} {
 		_, err := New(c.config)

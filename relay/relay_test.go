@@ -176,6 +176,14 @@ func TestWriters(t *testing.T) {
 	wantRefusal(t, err, 403)
 	_, err = s.tryDial(func(o *DialOptions) { asWriter(o); o.Header = map[string][]string{"Grant": {"none"}} })
 	wantRefusal(t, err, 403)
+	// A browser hides the status from its page.
+	page, err := s.tryDial(func(o *DialOptions) {
+		asWriter(o)
+		o.Header = map[string][]string{"Sec-Websocket-Protocol": {"boxd.page.x, " + Subprotocol}}
+	})
+	if closed := new(CloseError); err == nil || !errors.As(err, &closed) || closed.Code != codeConflict {
+		t.Errorf("a page that is not the first writer: %v, %v", page, err)
+	}
 	if observer := s.dial(nil); observer.Hello().Writer || observer.Signal(1) != ErrNotWriter {
 		t.Error("an observer may write")
 	}

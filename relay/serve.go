@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -93,7 +94,10 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 		return ref
 	}
 	if req.write {
-		if ref := h.mayClaim(c); ref != nil {
+		ref := h.mayClaim(c)
+		// A browser does not tell its page the status. So the page is told by a close code after the upgrade, unless
+		// the other writer has gone by then.
+		if ref != nil && (ref.status != http.StatusConflict || !slices.Contains(websocket.Subprotocols(r), Subprotocol)) {
 			return ref
 		}
 	}
@@ -107,7 +111,8 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 }
 
 // Subprotocol is the WebSocket sub-protocol of relays. Clients need not offer one; a browser that
-// offers some expects the server to accept one.
+// offers some expects the server to accept one. Who offers it is told after the upgrade, by close code 4009, that
+// there is a writer already.
 const Subprotocol = "boxd"
 
 // upgrade answers the request, with the WebSocket or with an error. It needs no

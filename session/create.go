@@ -87,7 +87,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		return err
 	}
 	undo.Push(func() error {
-		if err := s.erase(); err != nil {
+		if err := s.erase(announcement{}); err != nil {
 			s.m.report(s.key, "", "undoing its creation: "+err.Error()) // the next opening completes it
 		}
 		return nil

@@ -21,6 +21,7 @@ type loaded struct {
 	processes []processRecord
 	volumes   []volumeRecord
 	sensitive []sensitiveRecord
+	outbox    []OutboxEntry
 	kept      []string // volumes, see [volumes]
 	epoch     uint64   // counts the openings, from 1, including this one
 	// fresh: there was no usable database, and no opening since has completed the search
@@ -89,6 +90,9 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 		}
 		for i := range got.sensitive {
 			changes = append(changes, got.sensitive[i].put())
+		}
+		for _, e := range got.outbox {
+			changes = append(changes, e.put())
 		}
 		return apply(tx, changes)
 	})
@@ -167,7 +171,7 @@ func epoch(n uint64) change {
 // beginEpoch checks the version, creates the buckets of a new database, and counts this
 // opening.
 func beginEpoch(tx *bbolt.Tx, got *loaded) error {
-	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket, volumesBucket, sensitiveBucket} {
+	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket, volumesBucket, sensitiveBucket, outboxBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -204,6 +208,7 @@ func readAll(tx *bbolt.Tx, got *loaded) error {
 	errs = append(errs, readRecords(tx.Bucket(processBucket), decodeProcess, &got.processes)...)
 	errs = append(errs, readRecords(tx.Bucket(volumesBucket), decodeVolume, &got.volumes)...)
 	errs = append(errs, readRecords(tx.Bucket(sensitiveBucket), decodeSensitive, &got.sensitive)...)
+	errs = append(errs, readRecords(tx.Bucket(outboxBucket), decodeOutbox, &got.outbox)...)
 	if len(errs) > 0 {
 		return fmt.Errorf("%d records are damaged, such as: %w", len(errs), errs[0])
 	}

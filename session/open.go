@@ -61,7 +61,8 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	}
 	m := newManager(o, db, got.epoch)
 	m.workspaces, m.lock = spaces, lock
-	undo.Push(func() error { m.join(); return db.close() })
+	undo.Push(func() error { m.join(); m.closeOutbox(); return db.close() })
+	m.openOutbox(got.outbox)
 	if err := m.openHistory(); err != nil {
 		return nil, err
 	}
@@ -153,6 +154,7 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	}
 	m.join()
 	m.countBoxes()
+	m.closeOutbox()
 	m.events.close()
 	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reports its error
 	return errors.Join(err, m.noteLast(), m.history.Close(), m.store.close(), m.workspaces.Close(), m.lock.Close())

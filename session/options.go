@@ -61,6 +61,9 @@ type Options struct {
 	// MinFree is how many percent of the file system of Workspaces must stay free of data
 	// that boxes write to workspaces without a hard limit; 0: none.
 	MinFree int
+	// Outbox delivers messages about the ends of managed processes and sessions. Nil: nobody is told.
+	// Close closes it.
+	Outbox Outbox
 	// Observe, if not nil, is called after each command. It must not block.
 	Observe func(ExecObservation)
 

@@ -67,7 +67,11 @@ func (p *Process) View() ProcessView {
 	}
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
-	r := &p.record
+	return p.viewLocked(&p.record, denied)
+}
+
+// viewLocked returns p as r records it; denied counts unless it has ended. The caller holds s.mu.
+func (p *Process) viewLocked(r *processRecord, denied []Denial) ProcessView {
 	v := ProcessView{
 		Session: p.s.key, ID: p.id, State: r.shownState(), PID: r.PID, Args: r.Args, TTY: r.TTY, ProcessSettings: r.ProcessSettings,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,

@@ -76,12 +76,15 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	}
 	s.mu.Unlock()
 	p.remember(end) // first, so that a successor repeats it rather than leaves it out
+	told := s.m.announce(p.endingAs(end))
 	s.mu.Lock()
-	write := s.m.store.enqueue(end.put())
+	write := s.m.store.enqueue(append(told.changes(), end.put())...)
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		s.m.report(s.key, p.id, "recording its end (it will be retried): "+err.Error())
-		defer s.m.spawn(p.recordLater)
+		defer s.m.spawn(func() { p.recordLater(told) })
+	} else {
+		told.stored()
 	}
 	e := p.noteEnd(end)
 	if !again {
@@ -108,22 +111,26 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 
 // recordLater records the end as soon as that is possible. Until then a successor learns it
 // from the box, unless that is lost.
-func (p *Process) recordLater() {
+func (p *Process) recordLater(told announcement) {
 	s := p.s
 	s.m.retry(func(context.Context) error {
+		changes := told.changes()
 		s.mu.Lock()
-		if s.processes[p.id] != p || s.removing {
-			s.mu.Unlock()
-			return nil
+		if s.processes[p.id] == p && !s.removing {
+			changes = append(changes, p.record.put())
 		}
-		write := s.m.store.enqueue(p.record.put())
+		write := s.m.store.enqueue(changes...)
 		s.mu.Unlock()
-		return write.wait()
+		err := write.wait()
+		if err == nil {
+			told.stored()
+		}
+		return err
 	})
 }
 
-// noteEnd counts and audits the end of p, and returns its event.
-func (p *Process) noteEnd(end processRecord) Event {
+// endEvent returns the event about the end of p.
+func (p *Process) endEvent(end processRecord) Event {
 	kind := EventProcessExited
 	if end.State == ProcessStopped {
 		kind = EventProcessStopped
@@ -139,12 +146,18 @@ func (p *Process) noteEnd(end processRecord) Event {
 	if len(end.Denied) > 0 {
 		details["denied"] = end.Denied
 	}
+	return p.event(kind, system, end.Box, details)
+}
+
+// noteEnd counts and audits the end of p, and returns its event.
+func (p *Process) noteEnd(end processRecord) Event {
+	e := p.endEvent(end)
 	p.s.m.counters.verdict(end.Result.Verdict)
 	p.s.lookSoon()
 	// The process has ended, so a failure to audit that is only reported.
-	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(end.Result.Verdict), Details: details, Ends: true})
-	return p.event(kind, system, end.Box, details)
+	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
+		Reason: string(end.Result.Verdict), Details: e.Details, Ends: true})
+	return e
 }
 
 // event returns an event about p in box, with the labels of session and process. The caller holds

@@ -193,8 +193,14 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	}
 	s.mu.Lock()
 	list := s.processesLocked()
+	kind, counter := EventRemoved, &s.m.counters.removed
+	if r.expired {
+		kind, counter = EventExpired, &s.m.counters.expired
+	}
+	e := s.eventLocked(kind, r.caller, map[string]any{"reason": r.reason})
 	s.mu.Unlock()
-	if err := s.erase(list...); err != nil {
+	told := s.m.announce(Ending{Event: e})
+	if err := s.erase(told, list...); err != nil {
 		return err
 	}
 	for _, p := range list {
@@ -203,24 +209,17 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	s.forgetMeter()
 	s.releaseImage()
 	s.releaseQuota()
-	kind, counter := EventRemoved, &s.m.counters.removed
-	if r.expired {
-		kind, counter = EventExpired, &s.m.counters.expired
-	}
 	counter.Add(1)
 	// The session is removed, so a failure to audit that is only reported.
 	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true})
-	s.mu.Lock()
-	e := s.eventLocked(kind, r.caller, map[string]any{"reason": r.reason})
-	s.mu.Unlock()
 	s.m.forget(s, nil, e)
 	return nil
 }
 
-// erase deletes the records of the session and of its processes. No record of the session
-// is written after that.
-func (s *session) erase(list ...*Process) error {
-	changes := []change{{sessionsBucket, sessionKey(s.key), nil}}
+// erase deletes the records of the session and of its processes, and stores what tells of its end. No
+// record of the session is written after that.
+func (s *session) erase(told announcement, list ...*Process) error {
+	changes := append(told.changes(), change{sessionsBucket, sessionKey(s.key), nil})
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
 	}
@@ -233,8 +232,10 @@ func (s *session) erase(list ...*Process) error {
 		s.mu.Lock()
 		s.erased = false
 		s.mu.Unlock()
+		return err
 	}
-	return err
+	told.stored()
+	return nil
 }
 
 // removeTimeout bounds one attempt to remove a box.

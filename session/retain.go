@@ -44,7 +44,9 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 		return false, nil
 	}
 	rec.State, rec.Reason, rec.LifeLeft = Stopped, r.reason+": its workspace is kept", 0
-	changes := []change{rec.put()}
+	e := s.eventLocked(EventExpired, r.caller, map[string]any{"reason": r.reason, "retained": rec.Resolved.Retain})
+	told := s.m.announce(Ending{Event: e})
+	changes := append(told.changes(), rec.put())
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
 	}
@@ -57,6 +59,7 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 		s.mu.Unlock()
 		return false, err
 	}
+	told.stored()
 	for _, p := range list {
 		p.drop(ctx)
 	}
@@ -66,7 +69,6 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 	s.usage.mu.Unlock()
 	s.mu.Lock()
 	next.workspaceBytes = s.workspaceBytes
-	e := s.eventLocked(EventExpired, r.caller, map[string]any{"reason": r.reason, "retained": rec.Resolved.Retain})
 	s.mu.Unlock()
 	s.releaseQuota()
 	s.m.counters.expired.Add(1)

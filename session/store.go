@@ -14,13 +14,14 @@ import (
 
 // The buckets of the database. The key of a session is tenant NUL id; the key of a process
 // appends NUL and its own id; a volume's is tenant NUL name; those of sensitive volumes and paths
-// are in sensitiveRecord.key. No id can contain a NUL.
+// are in sensitiveRecord.key. No id can contain a NUL. The keys of the outbox are those of [OutboxEntry].
 var (
 	metaBucket      = []byte("meta")
 	sessionsBucket  = []byte("sessions")
 	processBucket   = []byte("processes")
 	volumesBucket   = []byte("volumes")
 	sensitiveBucket = []byte("sensitive")
+	outboxBucket    = []byte("outbox")
 
 	versionKey = []byte("version")
 	epochKey   = []byte("epoch")

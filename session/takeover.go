@@ -209,12 +209,18 @@ func (s *session) markProcessesLost() {
 	}
 	s.running = 0
 	s.mu.Unlock()
+	var ends []Ending
 	for _, p := range ended {
 		p.remember(p.record) // before its record, so that a successor repeats it rather than leaves it out
+		ends = append(ends, p.endingAs(p.record))
 	}
-	write := s.m.store.enqueue(changes...)
+	told := s.m.announce(ends...)
+	write := s.m.store.enqueue(append(changes, told.changes()...)...)
 	if err := write.wait(); err != nil {
 		s.m.report(s.key, "", "recording the end of its processes: "+err.Error())
+		told.storeLater()
+	} else {
+		told.stored()
 	}
 	for _, p := range ended {
 		s.m.publish(p.noteEnd(p.record)) // the record of an ended process no longer changes

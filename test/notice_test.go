@@ -40,7 +40,7 @@ func TestNotice(t *testing.T) {
 			listed[program] = map[string]string{}
 		}
 	}
-	for program, cgo := range map[string]string{"boxd": "0", "boxd-init": "1", "boxd-containerd": "0"} {
+	for program, cgo := range map[string]string{"boxd": "0", "boxd-init": "1", "boxd-agent": "1", "boxd-unpacker": "1", "boxd-containerd": "0"} {
 		linked := linkedModules(t, program, cgo)
 		if got, want := slices.Sorted(maps.Keys(listed[program])), slices.Sorted(maps.Keys(linked)); !slices.Equal(got, want) {
 			t.Errorf("NOTICE lists for %s\n%s\nbut it links\n%s", program, strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -27,6 +27,9 @@ const (
 // InitMsg sets the agent up. Its descriptors: the listening socket, HomeTasks v1 tasks
 // files, which each thread that starts commands enters once, and those of Sandbox.
 type InitMsg struct {
+	// Version is the launcher's. The agent must be of the same build. It is the first field, so
+	// that an agent of another build can read it whatever follows.
+	Version string
 	// Lifeline: the agent, and so the box, ends when this connection closes.
 	Lifeline bool
 	// Linger is how many milliseconds the agent then waits, after killing its commands: the
@@ -100,6 +103,7 @@ type ExitedMsg struct {
 // Marshal returns the body of an Init frame.
 func (m *InitMsg) Marshal() []byte {
 	var e encoder
+	e.bytes([]byte(m.Version))
 	e.bool(m.Lifeline)
 	e.u32(m.Linger)
 	e.bytes(m.Filter)
@@ -115,6 +119,7 @@ func (m *InitMsg) Marshal() []byte {
 // Unmarshal parses the body of an Init frame.
 func (m *InitMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
+	m.Version = string(d.bytes())
 	m.Lifeline = d.bool()
 	m.Linger = d.u32()
 	m.Filter = d.bytes()

@@ -17,7 +17,7 @@ type message interface {
 // messages returns one message of each type, with every field set.
 func messages() map[string]message {
 	return map[string]message{
-		"init": &InitMsg{Lifeline: true, Linger: 50, Filter: []byte("12345678"), HomeTasks: 3, Spawners: 2, Unpacks: true},
+		"init": &InitMsg{Version: "v1-2", Lifeline: true, Linger: 50, Filter: []byte("12345678"), HomeTasks: 3, Spawners: 2, Unpacks: true},
 		"spawn": &SpawnMsg{
 			Args: []string{"sh", "-c", ""}, Env: []string{"A=1"}, Dir: "/workspace", MakeDir: true, TTY: true, Self: true,
 			UID: 1000, GID: 65534, Rlimits: []Rlimit{{7, 1024, 4096}, {1, 1 << 40, 1 << 41}}, Tasks: 2,

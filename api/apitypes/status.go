@@ -19,6 +19,8 @@ type Status struct {
 	Engines      []EngineState  `json:"engines,omitempty" doc:"What boxes of sessions can be built with, in the order in which it is tried; absent while the launcher does not answer."`
 	Capabilities []Difference   `json:"capabilities,omitempty" doc:"What boxes of other engines and isolations do in another way than those of native with namespaces; a pair that is not listed does everything as they do."`
 	Warnings     []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
+	Webhooks     []WebhookState `json:"webhooks,omitempty" doc:"Deliveries to the receivers of webhooks; for callers of all tenants."`
+	Pool         *Pool          `json:"pool,omitempty" doc:"Boxes that are built before they are asked for; for callers of all tenants, and absent if there is no pool."`
 	Audit        *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota        []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
 	Previews     bool           `json:"previews,omitempty" doc:"Ports of sessions have host names, so there can be links to them."`
@@ -29,6 +31,15 @@ type Status struct {
 type Health struct {
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason,omitempty"`
+}
+
+// Pool describes the boxes that are built before they are asked for.
+type Pool struct {
+	Limit  int              `json:"limit" doc:"The most that there may be."`
+	Wanted int              `json:"wanted" doc:"As many as the demand of the last minutes asks for."`
+	Ready  int              `json:"ready" doc:"As many as there are."`
+	Hits   int64            `json:"hits" doc:"Boxes taken from the pool since the launcher started."`
+	Misses map[string]int64 `json:"misses" doc:"Boxes built on request since then, by reason: empty (there was none of the kind), spec (there is never one of the kind), broken (it could not be completed)."`
 }
 
 // EngineState says whether boxes can be built with an engine and an isolation.

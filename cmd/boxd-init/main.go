@@ -1,16 +1,11 @@
-// Boxd-init has the roles of boxd below the command line. People do not call it; the first argument
+// Boxd-init has the roles of boxd that build boxes. Boxd-agent has those in them. People do not call it; the first argument
 // is the role:
 //
 //	launcher   builds boxes for one client, as root; with --service it serves one client
 //	           after another, and its boxes outlive it
 //	keeper     runs a launcher service and restarts it when it dies
+//	sweep      ends the boxes that a stopped launcher service has left, when boxd is uninstalled
 //	init       the stage of libcontainer, which libcontainer starts itself
-//	agent      PID 1 of a box
-//	enter      a command of a gVisor sandbox, seen from outside; hold, what it left behind
-//	guest      the same inside, and guest-init, PID 1 of the sandbox
-//	files      a file operation in a box, as a command of the box
-//	dial       a connection to a port of a box, as a command of the box
-//	unpack     a step of unpacking a layer of an image, as a command of the box
 package main
 
 import (
@@ -18,10 +13,6 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/boxd/boxd/agent"
-	"github.com/boxd/boxd/agent/dial"
-	"github.com/boxd/boxd/agent/files"
-	"github.com/boxd/boxd/agent/unpack"
 	"github.com/boxd/boxd/engine/native/launcher"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/opencontainers/runc/libcontainer"
@@ -41,22 +32,6 @@ func main() {
 
 func run(args []string) error {
 	switch {
-	case len(args) == 1 && args[0] == "agent":
-		return agent.Main()
-	case len(args) > 0 && args[0] == "enter":
-		agent.Enter(args[1:])
-	case len(args) == 1 && args[0] == "hold":
-		agent.Hold()
-	case len(args) == 1 && args[0] == "guest":
-		return agent.Guest()
-	case len(args) == 1 && args[0] == "guest-init":
-		agent.GuestInit()
-	case len(args) > 0 && args[0] == "files":
-		os.Exit(files.Main(args[1:]))
-	case len(args) > 0 && args[0] == "dial":
-		os.Exit(dial.Main(args[1:]))
-	case len(args) > 0 && args[0] == "unpack":
-		os.Exit(unpack.Main(args[1:]))
 	case len(args) == 1 && args[0] == "init":
 		if err := launcher.ConfineStage(); err != nil {
 			return err
@@ -76,6 +51,8 @@ func run(args []string) error {
 			return err
 		}
 		return launcher.Keeper(o)
+	case len(args) > 0 && args[0] == "sweep":
+		return launcher.Retire(args[1:])
 	case len(args) == 1 && args[0] == "version":
 		fmt.Println(version.Version)
 		return nil

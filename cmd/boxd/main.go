@@ -37,7 +37,7 @@ func main() {
 
 // newEngine starts a launcher that lives as long as this process.
 func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) {
-	e, err := native.Start(ctx, native.Options{InitPath: o.InitPath, StateDir: o.StateDir, DataDir: o.DataDir, Runtimes: daemon.Runtimes(o.OCI, o.Containerd), Logger: newLogger()})
+	e, err := native.Start(ctx, native.Options{InitPath: o.InitPath, StateDir: o.StateDir, DataDir: o.DataDir, Runtimes: daemon.Runtimes(o.Programs), Logger: newLogger()})
 	if err != nil {
 		return nil, err // not e: a nil *native.Engine is not a nil engine.Engine
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -34,8 +35,8 @@ type Choice struct {
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// keep is how long the list of engines is believed. So an engine that hangs delays one box and not all
-// of them, and one that comes back is used again soon.
+// keep is how long the state of an engine is believed. So an engine that hangs delays few of the boxes
+// that it may build, and none of other engines; and one that comes back is used again soon.
 const keep = 5 * time.Second
 
 // Chooser builds boxes, of type B, with the engines of an [engine.Engine] or [engine.Service]. It is safe
@@ -43,9 +44,21 @@ const keep = 5 * time.Second
 type Chooser[B engine.Box] struct {
 	build    func(context.Context, engine.Spec) (B, error)
 	choosing engine.Choosing // nil: there is only the native engine
-	turn     chan struct{}   // holds a token while somebody uses what follows
-	states   []engine.EngineState
-	asked    time.Time // when the answer in states was asked for; zero: never
+
+	mu    sync.Mutex
+	known map[pair]*answer
+}
+
+// pair is an engine with an isolation.
+type pair struct{ engine, isolation string }
+
+// answer is what the service said of a pair.
+type answer struct {
+	turn chan struct{} // holds a token while somebody asks
+
+	// Guarded by Chooser.mu.
+	state engine.EngineState
+	asked time.Time // when state was asked for; zero: never
 }
 
 // New returns a Chooser that builds boxes with the method Create of an [engine.Engine] or
@@ -54,7 +67,7 @@ func New[B engine.Box](of interface {
 	Create(context.Context, engine.Spec) (B, error)
 }) *Chooser[B] {
 	choosing, _ := of.(engine.Choosing)
-	return &Chooser[B]{build: of.Create, choosing: choosing, turn: make(chan struct{}, 1)}
+	return &Chooser[B]{build: of.Create, choosing: choosing, known: map[pair]*answer{}}
 }
 
 // Create builds a box of b, whose Engine and Isolation it sets. An engine that cannot build it is
@@ -70,10 +83,10 @@ func (c *Chooser[B]) Create(ctx context.Context, b engine.Spec, r Request) (B, C
 	return box, made, err
 }
 
-// errStale: no engine can, according to a list from before the call.
-var errStale = errors.New("the list of engines is old")
+// errStale: no engine can, according to answers from before the call.
+var errStale = errors.New("the states of the engines are old")
 
-// create is Create, which began at begun, with a list of engines that was asked for after since.
+// create is Create, which began at begun, with states of engines that were asked for after since.
 func (c *Chooser[B]) create(ctx context.Context, b engine.Spec, r Request, begun, since time.Time) (B, Choice, error) {
 	var none B
 	var passed []string // reasons of engines that were passed over
@@ -95,20 +108,25 @@ func (c *Chooser[B]) create(ctx context.Context, b engine.Spec, r Request, begun
 					return none, Choice{}, err
 				}
 				reason = oneline.Error(err)
-				c.note(name, wall, reason)
+				c.note(pair{name, wall}, reason)
 			} else if !asked.IsZero() && asked.Before(begun) {
 				stale = true
 			}
 			passed = append(passed, name+": "+reason)
 		}
 	}
-	err := engine.ErrNoEngine
 	if stale {
-		err = errStale
+		return none, Choice{}, errStale
 	}
-	return none, Choice{}, fmt.Errorf("no engine of %q can build a box with isolation %s: %s: %w",
-		r.Order, strings.Join(r.Walls, " or "), strings.Join(passed, "; "), err)
+	return none, Choice{}, noEngine(fmt.Sprintf("no engine of %q can build a box with isolation %s: %s",
+		r.Order, strings.Join(r.Walls, " or "), strings.Join(passed, "; ")))
 }
+
+// noEngine is engine.ErrNoEngine for all engines. Its text does not repeat that of the reasons.
+type noEngine string
+
+func (n noEngine) Error() string        { return string(n) }
+func (n noEngine) Is(target error) bool { return target == engine.ErrNoEngine }
 
 // choice describes a box: above and passed are the reasons of the engines that were passed over, for a
 // better wall and for this one.
@@ -132,72 +150,85 @@ func (c *Chooser[B]) whyNot(ctx context.Context, name, isolation string, since t
 	switch {
 	case !spec.Offers(name, isolation):
 		return "has no isolation " + isolation, asked, nil
-	case name == spec.EngineNative: // the launcher itself, so a native box does not wait for a list
+	case name == spec.EngineNative: // the launcher itself, so a native box waits for no answer
 		return "", asked, nil
 	case c.choosing == nil:
 		return "this launcher does not know it", asked, nil
 	}
-	states, asked, err := c.list(ctx, since)
-	if err != nil {
-		return "", asked, err
-	}
-	if at := find(states, name, isolation); at >= 0 {
-		return states[at].Reason, asked, nil
-	}
-	return "this launcher does not know it with isolation " + isolation, asked, nil
+	s, asked, err := c.ask(ctx, pair{name, isolation}, since)
+	return s.Reason, asked, err
 }
 
 // States lists what the service can build boxes with, of the engines in order, as it was at most 5 s ago.
 func (c *Chooser[B]) States(ctx context.Context, order []string) ([]engine.EngineState, error) {
-	all := []engine.EngineState{{Engine: spec.EngineNative, Isolation: spec.IsolationNamespaces}}
-	if c.choosing != nil {
-		var err error
-		if all, _, err = c.list(ctx, time.Now().Add(-keep)); err != nil {
-			return nil, err
-		}
-	}
 	var states []engine.EngineState
 	for _, name := range order {
 		for _, isolation := range spec.Isolations {
-			if at := find(all, name, isolation); at >= 0 {
-				states = append(states, all[at])
-			} else if spec.Offers(name, isolation) {
-				states = append(states, engine.EngineState{Engine: name, Isolation: isolation, Reason: "this launcher does not know it"})
+			if spec.Offers(name, isolation) {
+				states = append(states, engine.EngineState{Engine: name, Isolation: isolation})
 			}
+		}
+	}
+	errs := make([]error, len(states))
+	var wg sync.WaitGroup
+	for i, s := range states {
+		switch {
+		case c.choosing != nil:
+			wg.Go(func() { states[i], _, errs[i] = c.ask(ctx, pair{s.Engine, s.Isolation}, time.Now().Add(-keep)) })
+		case s.Engine != spec.EngineNative:
+			states[i].Reason = "this launcher does not know it"
+		}
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err // that of one question: the others have most likely failed as well
 		}
 	}
 	return states, nil
 }
 
-// list returns the states of all engines, and when they were asked for, after since.
-func (c *Chooser[B]) list(ctx context.Context, since time.Time) ([]engine.EngineState, time.Time, error) {
+// ask returns the state of p and when it was asked for, after since.
+func (c *Chooser[B]) ask(ctx context.Context, p pair, since time.Time) (engine.EngineState, time.Time, error) {
+	c.mu.Lock()
+	a := c.known[p]
+	if a == nil {
+		a = &answer{turn: make(chan struct{}, 1)}
+		c.known[p] = a
+	}
+	c.mu.Unlock()
 	select { // one call asks the service, and the others wait for its answer
-	case c.turn <- struct{}{}:
+	case a.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, time.Time{}, fmt.Errorf("listing engines: %w", context.Cause(ctx))
+		return engine.EngineState{}, time.Time{}, fmt.Errorf("asking for engine %q: %w", p.engine, context.Cause(ctx))
 	}
-	defer func() { <-c.turn }()
-	if c.asked.Before(since) {
-		now := time.Now()
-		states, err := c.choosing.Engines(ctx)
-		if err != nil {
-			return nil, time.Time{}, err
-		}
-		c.states, c.asked = states, now
+	defer func() { <-a.turn }()
+	c.mu.Lock()
+	state, asked := a.state, a.asked
+	c.mu.Unlock()
+	if !asked.Before(since) {
+		return state, asked, nil
 	}
-	return c.states, c.asked, nil
+	asked = time.Now()
+	states, err := c.choosing.Engines(ctx, p.engine, p.isolation)
+	if err != nil {
+		return engine.EngineState{}, time.Time{}, err
+	}
+	state = engine.EngineState{Engine: p.engine, Isolation: p.isolation, Reason: "this launcher does not know it with isolation " + p.isolation}
+	if at := slices.IndexFunc(states, func(s engine.EngineState) bool { return s.Engine == p.engine && s.Isolation == p.isolation }); at >= 0 {
+		state = states[at]
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.state, a.asked = state, asked
+	return state, asked, nil
 }
 
-// note keeps, until the next list, that an engine has just refused to build a box.
-func (c *Chooser[B]) note(name, isolation, reason string) {
-	c.turn <- struct{}{}
-	defer func() { <-c.turn }()
-	if at := find(c.states, name, isolation); at >= 0 {
-		c.states = slices.Clone(c.states) // others read the list
-		c.states[at].Reason = reason
+// note keeps, until the next answer, that an engine has just refused to build a box.
+func (c *Chooser[B]) note(p pair, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a := c.known[p]; a != nil {
+		a.state.Reason = reason
 	}
-}
-
-func find(states []engine.EngineState, name, isolation string) int {
-	return slices.IndexFunc(states, func(s engine.EngineState) bool { return s.Engine == name && s.Isolation == isolation })
 }

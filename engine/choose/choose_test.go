@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,6 +100,9 @@ func TestRandom(t *testing.T) {
 		for i := range 3000 {
 			if rng.IntN(3) == 0 {
 				pair := [2]string{spec.Engines[1+rng.IntN(2)], spec.Isolations[rng.IntN(2)]}
+				if !spec.Offers(pair[0], pair[1]) {
+					continue
+				}
 				up[pair] = !up[pair]
 				host.SetEngine(pair[0], pair[1], map[bool]string{true: "", false: "away"}[up[pair]])
 			}
@@ -143,4 +147,56 @@ func TestRandom(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHangingEngine: an engine that does not answer, and a box that it refuses, delay no box of another.
+func TestHangingEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := enginetest.NewHost("")
+		host.SetEngine("oci", "namespaces", "")
+		host.SetEngine("containerd", "namespaces", "")
+		answer, hangs := make(chan struct{}), make(chan struct{})
+		hang := sync.OnceFunc(func() { close(hangs) })
+		host.SetHook(func(ctx context.Context, op, engine string) error {
+			if op == "engines" && engine == "containerd" {
+				hang()
+				select {
+				case <-answer:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		})
+		c := New[engine.LiveBox](host.Connect())
+		listed := make(chan error)
+		go func() {
+			_, err := c.States(t.Context(), spec.Engines)
+			listed <- err
+		}()
+		<-hangs
+		if _, made, err := c.Create(t.Context(), engine.Spec{ID: "a"}, Request{[]string{"oci"}, []string{"namespaces"}}); err != nil || made.Engine != "oci" {
+			t.Errorf("a box of another engine: %+v, %v", made, err)
+		}
+		c.note(pair{"containerd", "namespaces"}, "it has refused a box")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := c.Create(ctx, engine.Spec{ID: "b"}, Request{[]string{"containerd"}, []string{"namespaces"}}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a box of the engine that hangs: %v, want the end of its context", err)
+		}
+		close(answer)
+		if err := <-listed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRefusal: the text of a refusal has the reason of each engine, and says once what that means.
+func TestRefusal(t *testing.T) {
+	host := enginetest.NewHost("")
+	host.SetEngine("oci", "namespaces", "engine not available: runc is not installed")
+	_, _, err := New[engine.LiveBox](host.Connect()).Create(t.Context(), engine.Spec{ID: "a"}, Request{[]string{"oci"}, []string{"namespaces"}})
+	if want := `no engine of ["oci"] can build a box with isolation namespaces: oci: engine not available: runc is not installed`; !errors.Is(err, engine.ErrNoEngine) || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
 }

@@ -72,7 +72,7 @@ func (e *suite) layeredRoot(t testing.TB) {
 // and do not notice each other.
 func (e *suite) besideOthers(t testing.TB) {
 	h := e.private(t)
-	states, err := h.client.(engine.Choosing).Engines(t.Context())
+	states, err := h.client.(engine.Choosing).Engines(t.Context(), "", "")
 	ok(t, err)
 	own := h.create(t, engine.Spec{ID: "own"})
 	p := boxtest.Begin(t, own, boxtest.Shell("exec sleep 3600"))

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -29,6 +30,8 @@ type Options struct {
 	Open func(t testing.TB) Host
 	// Thorough also runs the cases that take seconds each. Without it only testutil.Full does.
 	Thorough bool
+	// Only names the cases that run; empty: all of them.
+	Only []string
 	// NoPrograms is empty if the engine executes the programs of a box, and otherwise why it
 	// does not: then only the cases that need none run.
 	NoPrograms string
@@ -68,7 +71,15 @@ func Run(t *testing.T, o Options) {
 			differences[name] = d
 		}
 	}
+	for _, name := range o.Only {
+		if !slices.ContainsFunc(cases, func(c testCase) bool { return c.name == name }) {
+			t.Errorf("there is no case %q", name)
+		}
+	}
 	for _, c := range cases {
+		if len(o.Only) > 0 && !slices.Contains(o.Only, c.name) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			e.skip(t, c)
 			if c.waits {

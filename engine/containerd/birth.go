@@ -25,6 +25,9 @@ const (
 	stateName = "state"
 )
 
+// unborn is where attend makes the directory of a container, in the directory of its box.
+const unborn = "containerd"
+
 // Birth describes the start of a box. The caller keeps the files.
 type Birth struct {
 	Container string // its ID in containerd, see [ContainerID]
@@ -97,11 +100,23 @@ type midwife struct {
 
 // attend makes the directory of a container, and waits in the background for the stand-in, to
 // which it gives the files of b.
-func (e *Engine) attend(b Birth) (*midwife, error) {
-	dir, err := e.makeDir(b.Container)
-	if err != nil {
+//
+// The directory appears among those of other containers as a whole: another launcher of the state
+// directory takes one without a box for what a dead launcher has left. Until then, it goes with the box.
+func (e *Engine) attend(b Birth) (_ *midwife, err error) {
+	dir := filepath.Join(b.Box, unborn)
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
+	m := &midwife{done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			if m.listener != nil {
+				m.listener.Close()
+			}
+			_ = os.RemoveAll(dir)
+		}
+	}()
 	for name, target := range map[string]string{
 		standin.Name:        e.options.Program,
 		standin.ProgramName: b.Runc,
@@ -117,12 +132,14 @@ func (e *Engine) attend(b Birth) (*midwife, error) {
 		return nil, err
 	}
 	defer d.Close()
-	m := &midwife{done: make(chan struct{})}
 	m.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: linux.FdPath(d) + "/" + standin.SocketName, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
 	m.listener.SetUnlinkOnClose(false)
+	if err := e.placeDir(dir, b.Container); err != nil {
+		return nil, err
+	}
 	go func() {
 		defer close(m.done)
 		sock, err := m.listener.AcceptUnix()

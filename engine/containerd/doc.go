@@ -26,6 +26,7 @@
 //
 // Cgroups are the launcher's: the spec names none. For the rest of the box's life containerd only
 // knows its state; when PID 1 ends, its record is deleted. A directory of a container exists as
-// long as containerd may have a record of it, so whichever launcher finds the directory of a box
-// that is gone has the record deleted, as soon as containerd answers.
+// long as containerd may have a record of it. It is made in the directory of the box and then
+// moved, so whoever is killed, it names its box as long as that exists. Whichever launcher finds
+// the directory of a box that is gone has the record deleted, as soon as containerd answers.
 package containerd

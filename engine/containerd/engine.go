@@ -146,16 +146,18 @@ func (e *Engine) forget(ctx context.Context, container string) error {
 	return err
 }
 
-// makeDir makes the directory of a container, and the one above, which other launchers remove
-// while it is empty.
-func (e *Engine) makeDir(container string) (dir string, err error) {
-	dir = e.dir(container)
+// placeDir moves dir to where the directory of a container belongs. Other launchers remove the one
+// above while it is empty.
+func (e *Engine) placeDir(dir, container string) (err error) {
 	for range 100 {
-		if err = os.MkdirAll(dir, 0o700); !errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(e.base(), 0o700); err == nil {
+			err = os.Rename(dir, e.dir(container))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
-	return dir, err
+	return err
 }
 
 // Pauses between the attempts of settle.
@@ -233,7 +235,7 @@ func (e *Engine) settleOne(ctx context.Context, container string) error {
 	if _, err := os.Stat(filepath.Join(dir, boxName)); err == nil && !owed {
 		return nil // the box is there, or another launcher is about to sweep it
 	}
-	if _, err := e.makeDir(container); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	// The shim runs it to delete the container. It is missing if the host's /run was emptied.

@@ -178,13 +178,15 @@ func (c *Client) pass(ctx context.Context, op, object string) error {
 }
 
 // Engines lists the engines of the host, see [Host.SetEngine].
-func (c *Client) Engines(ctx context.Context) ([]engine.EngineState, error) {
-	if err := c.pass(ctx, "engines", ""); err != nil {
+func (c *Client) Engines(ctx context.Context, name, isolation string) ([]engine.EngineState, error) {
+	if err := c.pass(ctx, "engines", name); err != nil {
 		return nil, err
 	}
 	c.host.mu.Lock()
 	defer c.host.mu.Unlock()
-	return slices.Clone(c.host.engines), nil
+	return slices.DeleteFunc(slices.Clone(c.host.engines), func(s engine.EngineState) bool {
+		return name != "" && name != s.Engine || isolation != "" && isolation != s.Isolation
+	}), nil
 }
 
 // checkEngine returns engine.ErrNoEngine if the host cannot build boxes as b says.

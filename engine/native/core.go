@@ -143,3 +143,11 @@ func (c *core) shut() (boxes []*box, first bool) {
 	c.closed = true
 	return slices.Collect(maps.Keys(c.boxes)), true
 }
+
+// Pool implements engine.Pooled.
+func (c *core) Pool(ctx context.Context) (s engine.PoolState, err error) {
+	if _, err = c.link.call(ctx, rpc.TypePool, struct{}{}, &s); err != nil {
+		err = fmt.Errorf("looking at the pool: %w", err)
+	}
+	return s, err
+}

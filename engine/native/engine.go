@@ -37,6 +37,9 @@ type Options struct {
 	DataDir string
 	// Runtimes are programs that build boxes, besides InitPath.
 	Runtimes Runtimes
+	// Pool is how many boxes the launcher may build ahead of time, 0 to 256, see [engine.Pooled]; 0 is
+	// none.
+	Pool int
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }

@@ -11,9 +11,9 @@ import (
 var _ engine.Choosing = (*Service)(nil)
 
 // Engines implements engine.Choosing.
-func (c *core) Engines(ctx context.Context) ([]engine.EngineState, error) {
+func (c *core) Engines(ctx context.Context, name, isolation string) ([]engine.EngineState, error) {
 	var list rpc.EngineList
-	if _, err := c.link.call(ctx, rpc.TypeEngines, struct{}{}, &list); err != nil {
+	if _, err := c.link.call(ctx, rpc.TypeEngines, rpc.Engines{Engine: name, Isolation: isolation}, &list); err != nil {
 		return nil, fmt.Errorf("listing engines: %w", err)
 	}
 	return list.Engines, nil

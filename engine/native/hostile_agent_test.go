@@ -340,6 +340,9 @@ func TestCancelWhileStarting(t *testing.T) {
 					t.Errorf("Start: %v", err)
 					return
 				}
+				if left := p.(*process).cancelGrace(); left >= c.grace {
+					t.Errorf("%v are left of a grace of %v that began during Start", left, c.grace)
+				}
 				if r, err := p.Wait(); err != nil || r.Signal != unix.SIGTERM {
 					t.Errorf("%+v, %v", r, err)
 				}

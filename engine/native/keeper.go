@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
@@ -41,6 +42,9 @@ type LauncherOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes, besides the launcher.
 	Runtimes Runtimes
+	// Pool is how many boxes the launcher may build ahead of time, 0 to 256, see [engine.Pooled]; 0 is
+	// none.
+	Pool int
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
@@ -102,7 +106,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		keeper.Close() // a nil file is fine
 		return false, context.Cause(ctx)
 	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
-		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots) && h.Runtimes == besideInit(o.Runtimes, o.InitPath)
+		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots) && h.Runtimes == besideInit(o.Runtimes, o.InitPath) && h.Pool == o.Pool
 		if h.Busy || !orphaned && (same || keeper == nil) {
 			keeper.Close()
 			return true, nil
@@ -201,11 +205,12 @@ type keeper struct {
 
 // startKeeper starts the keeper detached from this process.
 func (o *LauncherOptions) startKeeper() (*keeper, error) {
-	exe, err := linux.SealedCopy(o.InitPath)
+	exe, more, err := openPrograms(o.InitPath)
 	if err != nil {
 		return nil, err
 	}
 	defer exe.Close()
+	defer more.Close()
 	args := []string{"keeper", "--state-dir", o.StateDir, "--client", strconv.Itoa(o.ClientUID) + ":" + strconv.Itoa(o.ClientGID)}
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
@@ -213,12 +218,15 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 	if o.Workspaces != "" {
 		args = append(args, "--workspaces", o.Workspaces)
 	}
+	if o.Pool > 0 {
+		args = append(args, "--pool", strconv.Itoa(o.Pool))
+	}
 	for _, root := range o.MountRoots {
 		args = append(args, "--mount-root", root)
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd := initCommand(exe, args...)
-	if err := cmd.Start(); err != nil {
+	cmd, err := startInit(exe, more.List(), 0, append(args, programs.Args(3)...)...)
+	if err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}
 	k := &keeper{process: cmd.Process, ended: make(chan struct{})}

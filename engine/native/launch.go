@@ -5,9 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/pathin"
@@ -28,23 +30,42 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	if err := checkPaths(o); err != nil {
 		return nil, err
 	}
-	exe, err := linux.SealedCopy(o.InitPath)
+	exe, more, err := openPrograms(o.InitPath)
 	if err != nil {
 		return nil, err
 	}
 	defer exe.Close()
+	defer more.Close()
 	args := []string{"launcher", "--state-dir", o.StateDir}
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
 	}
+	if o.Pool > 0 {
+		args = append(args, "--pool", strconv.Itoa(o.Pool))
+	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd := initCommand(exe, args...)
-	cmd.ExtraFiles = []*os.File{socket}
-	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // keeps its mounts private
-	if err := cmd.Start(); err != nil {
+	args = append(args, programs.Args(LauncherFD+1)...)
+	cmd, err := startInit(exe, append([]*os.File{socket}, more.List()...), unix.CLONE_NEWNS, args...) // keeps its mounts private
+	if err != nil {
 		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)
 	}
 	return cmd, nil
+}
+
+// openPrograms returns a sealed copy of boxd-init, and the programs that belong to it. The caller closes all.
+func openPrograms(initPath string) (exe *os.File, more programs.Files, err error) {
+	src, err := os.Open(initPath)
+	if err != nil {
+		return nil, more, fmt.Errorf("opening boxd-init: %w", err)
+	}
+	defer src.Close()
+	if more, err = programs.Beside(src); err != nil {
+		return nil, more, err
+	}
+	if exe, err = linux.SealedCopy(src, programs.Init); err != nil {
+		more.Close()
+	}
+	return exe, more, err
 }
 
 // besideInit names boxd-containerd, if no other is named and it is where boxd-init is.
@@ -58,17 +79,23 @@ func besideInit(r Runtimes, initPath string) Runtimes {
 	return r
 }
 
-// initCommand returns a command that runs a sealed copy of boxd-init in a role. It runs in
+// startInit runs a sealed copy of boxd-init in a role, with descriptors from number 3 on. It runs in
 // a session of its own, because a ^C at the terminal is meant for the user's commands.
-func initCommand(exe *os.File, args ...string) *exec.Cmd {
-	return &exec.Cmd{
-		Path:        linux.FdPath(exe),
-		Args:        append([]string{"boxd-init"}, args...),
+func startInit(exe *os.File, extra []*os.File, flags uintptr, args ...string) (*exec.Cmd, error) {
+	path, err := linux.ProgramPath(exe)
+	if err != nil {
+		return nil, err
+	}
+	cmd := &exec.Cmd{
+		Path:        path,
+		Args:        append([]string{programs.Init}, args...),
 		Env:         []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		Dir:         "/",
 		Stderr:      os.Stderr,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		ExtraFiles:  extra,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Cloneflags: flags},
 	}
+	return cmd, cmd.Start()
 }
 
 // checkPaths refuses a state directory below the directory of the binary, with which

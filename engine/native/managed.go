@@ -72,7 +72,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 	}
 	if err != nil {
 		b.unaccount(&p.account)
-		return errors.Join(p.launchError(&cmd, err), p.giveUp(err))
+		return errors.Join(p.launchError(&cmd, err), p.giveUp(ctx, err))
 	}
 	b.slots.refill()
 	return nil
@@ -81,7 +81,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 // giveUp kills the process that a launch which failed with err may have started, and releases
 // its slot. It waits until the slot has no mark: the key may be used again, and an adoption finds
 // the slot of a process by the key.
-func (p *managed) giveUp(err error) error {
+func (p *managed) giveUp(ctx context.Context, err error) error {
 	if errors.Is(err, engine.ErrBoxLost) || errors.Is(err, os.ErrClosed) {
 		p.slot.close()
 		return nil
@@ -91,7 +91,7 @@ func (p *managed) giveUp(err error) error {
 	} else {
 		err = nil
 	}
-	return errors.Join(err, p.box.slots.releaseNow(p.slot))
+	return errors.Join(err, p.box.slots.releaseNow(ctx, p.slot))
 }
 
 // launchError translates the agent's answer into an error that callers can distinguish.

@@ -48,6 +48,8 @@ type process struct {
 	lost    chan struct{}        // closed when the box is gone
 	stop    chan engine.Verdict  // why boxd ends it; the first reason counts
 	done    chan struct{}        // closed when result and err are final
+	// canceled is when the context of Start ended, if that was during Start.
+	canceled time.Time
 
 	// Only the reader of the agent's frames uses these.
 	sawStart, sawExit bool
@@ -137,6 +139,7 @@ func (p *process) awaitStart(ctx context.Context) error {
 			if p.cmd.CancelGrace == 0 {
 				return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
 			}
+			p.canceled = time.Now()
 			canceled, hurry = nil, time.After(p.cmd.CancelGrace)
 		case <-hurry:
 			return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
@@ -145,6 +148,15 @@ func (p *process) awaitStart(ctx context.Context) error {
 			return errors.Join(err, p.kill(unix.SIGKILL))
 		}
 	}
+}
+
+// cancelGrace returns how much of the command's CancelGrace is left. It was waited for the start of a
+// young command since its cancellation.
+func (p *process) cancelGrace() time.Duration {
+	if p.canceled.IsZero() {
+		return p.cmd.CancelGrace
+	}
+	return p.cmd.CancelGrace - time.Since(p.canceled)
 }
 
 // startError translates the agent's answer into an error that callers can distinguish.

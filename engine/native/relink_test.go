@@ -315,3 +315,32 @@ func TestEventsBeforeAdoption(t *testing.T) {
 		t.Errorf("events of %d boxes are kept", len(c.early))
 	}
 }
+
+// TestReleaseNowEnds: a slot that is released at once keeps no caller whose context has ended, and is
+// released nevertheless.
+func TestReleaseNowEnds(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	f := <-launchers
+	defer f.conn.Close()
+	s := &slots{link: l, box: "b", outlive: true, taken: map[*slot]struct{}{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.releaseNow(ctx, &slot{name: "7"}) }()
+	for try := range 2 {
+		var ask rpc.Slots
+		id := f.receive(rpc.TypeSlots, &ask)
+		if len(ask.Used) != 1 || ask.Used[0] != "7" {
+			t.Errorf("try %d: %+v", try, ask)
+		}
+		if try == 0 { // the launcher does not answer
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("%v, want that the context has ended", err)
+			}
+		} else {
+			f.reply(id, []rpc.Slot{})
+		}
+	}
+	s.wg.Wait()
+}

@@ -189,14 +189,19 @@ func (s *slots) release(old *slot) {
 	}
 }
 
-// releaseNow is release that returns when the launcher has removed the mark of the slot.
-func (s *slots) releaseNow(old *slot) error {
+// releaseNow is release that returns when the launcher has removed the mark of the slot. If ctx ends
+// first, the slot is released later.
+func (s *slots) releaseNow(ctx context.Context, old *slot) error {
 	old.close()
 	s.mu.Lock()
 	delete(s.taken, old)
 	s.mu.Unlock()
 	ask := rpc.Slots{ID: s.box, Used: []string{old.name}}
-	if _, err := s.link.call(context.Background(), rpc.TypeSlots, ask, nil); err != nil {
+	if _, err := s.link.call(ctx, rpc.TypeSlots, ask, nil); err != nil {
+		s.mu.Lock()
+		s.used = append(s.used, old.name) // releasing twice is no error
+		s.mu.Unlock()
+		s.flush()
 		return fmt.Errorf("removing cgroup of command: %w", err)
 	}
 	return nil

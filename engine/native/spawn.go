@@ -50,11 +50,11 @@ func (b *box) kernelLimits(l engine.Limits) []wire.Rlimit {
 }
 
 // builtinName is the name of a builtin in the box's list of processes.
-const builtinName = "boxd-init"
+const builtinName = "boxd-agent"
 
 // builtinEnv keeps a builtin, which is a Go program, to few threads: each counts
 // against the box's pids limit, and the collector alone would make two more.
-var builtinEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=16MiB", "GODEBUG=" + strings.TrimPrefix(wire.StartDebug, ",")}
+var builtinEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=16MiB"}
 
 // processorEnv returns variables that tell programs the processor limit, except those that env
 // sets. Go's runtime, OpenMP and nproc(1) do not read the files that show the limit; they ask

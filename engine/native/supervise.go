@@ -81,7 +81,7 @@ func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix
 				timeout, reason = nil, engine.Canceled
 				p.note(p.kill(unix.SIGTERM))
 			}
-			t := time.NewTimer(p.cmd.CancelGrace)
+			t := time.NewTimer(p.cancelGrace())
 			defer t.Stop()
 			hurry = t.C
 		case <-hurry:

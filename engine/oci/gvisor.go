@@ -14,7 +14,7 @@ type Guest struct {
 	Hostname string
 	// Dirs are where runsc finds the root, and keeps its state and the bundle.
 	Root, State, Bundle string
-	// Init is the directory with our program boxd-init, which starts the commands. Commands find
+	// Init is the directory with our program boxd-agent, which starts the commands. Commands find
 	// it at GuestInit, read-only.
 	Init string
 	// Writable: commands can write to the root itself.
@@ -50,7 +50,7 @@ var guestEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=32MiB", "PATH=/u
 func guestProcess(role string) *specs.Process {
 	return &specs.Process{
 		User: specs.User{UID: guestUser, GID: guestUser},
-		Args: []string{GuestInit + "/boxd-init", role},
+		Args: []string{GuestInit + "/boxd-agent", role},
 		Env:  guestEnv,
 		Cwd:  "/",
 		Capabilities: &specs.LinuxCapabilities{

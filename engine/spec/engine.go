@@ -32,7 +32,7 @@ var Isolations = []string{IsolationNamespaces, IsolationGVisor}
 // Offers reports whether boxes of engine can have isolation at all; whether this host has what they
 // need is another question. Empty words mean what they mean in a [Spec].
 func Offers(engine, isolation string) bool {
-	return cmp.Or(engine, EngineNative) != EngineNative || cmp.Or(isolation, IsolationNamespaces) == IsolationNamespaces
+	return engine == EngineOCI || cmp.Or(isolation, IsolationNamespaces) == IsolationNamespaces
 }
 
 // Walls lists the isolations that a session of s accepts, best first: the one that it asks for and,

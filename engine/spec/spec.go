@@ -221,7 +221,7 @@ func (s Spec) Validate() error {
 		return err
 	}
 	if !Offers(s.Engine, s.Isolation) {
-		return refuse("isolation", Quote(s.Isolation), "needs the engine %q or %q", EngineOCI, EngineContainerd)
+		return refuse("isolation", Quote(s.Isolation), "needs the engine %q", EngineOCI)
 	}
 	if !isHostname(s.Hostname) {
 		return refuse("hostname", Quote(s.Hostname), `must be at most 64 letters, digits, "-" and ".", as RFC 1123 has it`)

@@ -43,12 +43,10 @@ type App struct {
 
 // EngineOptions tell an engine where its files are.
 type EngineOptions struct {
-	InitPath string // the boxd-init binary
-	StateDir string // of locks and leases
-	DataDir  string // of the layers of images; empty: boxes have the host's root only
-	// OCI and Containerd are what engines of these names use.
-	OCI        config.OCI
-	Containerd config.Containerd
+	InitPath string          // the boxd-init binary
+	StateDir string          // of locks and leases
+	DataDir  string          // of the layers of images; empty: boxes have the host's root only
+	Programs config.Programs // of engines
 	// AllowDegraded is that of boxes that unpack images.
 	AllowDegraded bool
 }
@@ -139,7 +137,7 @@ sessions, in which boxd exec and boxd start run commands.`,
 			root.AddCommand(cmd)
 		}
 	}
-	add("alone", a.newRun(), a.newImage(), a.newDoctor())
+	add("alone", a.newRun(), a.newImage(), a.newDoctor(), a.newBench())
 	add("daemon", a.newServe(), a.newExec(), a.newCode(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPs(), a.newCopy(), a.newMove(), a.newWatch(), a.newForward(), a.newPorts(), a.newLink(),
 		a.newSessions(), a.newVolumes(), a.newSensitive(), a.newInspect(), a.newPrune(), a.newStatus(), a.newTop(), a.newNet(), a.newEvents(), a.newHistory(), a.newUsage(), a.newAudit(), a.newLangbot(), a.newMCP())
 	root.AddCommand(a.newVersion(), a.newCompletion(), help)

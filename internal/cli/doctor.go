@@ -53,9 +53,9 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	defer signals.stop()
 	host := doctor.Host{Version: a.Version, RunDir: a.stateDir(stateDir), StateDir: config.DefaultStateDir}
 	// boxd serve --check reports a configuration that cannot be read.
-	oci, containerd := a.oci(), a.containerd()
+	programs := a.programs()
 	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
-		host.StateDir, host.Engines, oci, containerd = c.StateDir, c.Policy.Engines, c.OCI, c.Containerd
+		host.StateDir, host.Engines, programs = c.StateDir, c.Policy.Engines, c.Programs
 	}
 	// BOXD_STATE_DIR may name the directory of a daemon, or one that nothing uses yet. The doctor's
 	// launcher must neither write to the first nor create the second.
@@ -64,7 +64,7 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	}
 	host.InitPath, host.InitError = a.initPath(initFlag)
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
-		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir, OCI: oci, Containerd: containerd})
+		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir, Programs: programs})
 	}
 	facts := a.Examine(signals.ctx, host)
 	report := doctor.NewReport(facts)

@@ -36,17 +36,22 @@ func (a *App) initPath(flag string) (string, error) {
 		}
 		return named.path, nil
 	}
+	return a.installed(initName, "name it with --init or BOXD_INIT")
+}
+
+// installed finds a program that users do not start: beside boxd, or where packages install it.
+func (a *App) installed(name, hint string) (string, error) {
 	dirs := initDirs
 	if self, err := os.Executable(); err == nil {
 		here := filepath.Dir(self)
 		dirs = append([]string{here, filepath.Join(filepath.Dir(here), "libexec/boxd")}, dirs...)
 	}
 	for _, dir := range dirs {
-		if path := filepath.Join(dir, initName); isProgram(path) {
+		if path := filepath.Join(dir, name); isProgram(path) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no %s in %s; name it with --init or BOXD_INIT", engine.ErrNoLauncher, initName, strings.Join(dirs, ", "))
+	return "", fmt.Errorf("%w: no %s in %s; %s", engine.ErrNoLauncher, name, strings.Join(dirs, ", "), hint)
 }
 
 func isProgram(path string) bool {

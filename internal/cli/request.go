@@ -28,7 +28,7 @@ type request struct {
 // request checks the flags and the arguments after them, and finds the image. It builds no box yet, so there is
 // nothing to undo.
 func (a *App) request(f *runFlags, args []string) (request, error) {
-	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir), OCI: a.oci(), Containerd: a.containerd()}}
+	r := request{spec: f.spec(), engines: f.engines(), options: EngineOptions{StateDir: a.stateDir(f.stateDir), Programs: a.programs()}}
 	if err := f.check(args); err != nil {
 		return r, err
 	}
@@ -70,14 +70,9 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 	return r, nil
 }
 
-// oci returns the runtimes that the environment names, in the variables of the daemon.
-func (a *App) oci() config.OCI {
-	return config.OCI{Runtime: a.env("", config.EnvPrefix+"OCI_RUNTIME"), GVisor: a.env("", config.EnvPrefix+"OCI_GVISOR")}
-}
-
-// containerd is oci for engine "containerd".
-func (a *App) containerd() config.Containerd {
-	return config.Containerd{Address: a.env("", config.EnvPrefix+"CONTAINERD_ADDRESS"), Runtime: a.env("", config.EnvPrefix+"CONTAINERD_RUNTIME")}
+// programs returns the programs of engines that the environment names.
+func (a *App) programs() config.Programs {
+	return config.ProgramsOf(func(name string) string { return a.env("", name) })
 }
 
 // check applies the rules between flags.

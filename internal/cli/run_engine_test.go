@@ -14,13 +14,15 @@ type choosing struct {
 	states []engine.EngineState
 }
 
-func (c choosing) Engines(context.Context) ([]engine.EngineState, error) { return c.states, nil }
+func (c choosing) Engines(context.Context, string, string) ([]engine.EngineState, error) {
+	return c.states, nil
+}
 
 func TestRunEngine(t *testing.T) {
 	states := []engine.EngineState{
 		{Engine: "native", Isolation: "namespaces"},
-		{Engine: "oci", Isolation: "namespaces"}, {Engine: "oci", Isolation: "gvisor", Reason: "runsc is not installed"},
-		{Engine: "containerd", Isolation: "namespaces", Reason: "no socket"}, {Engine: "containerd", Isolation: "gvisor"},
+		{Engine: "oci", Isolation: "namespaces"}, {Engine: "oci", Isolation: "gvisor"},
+		{Engine: "containerd", Isolation: "namespaces", Reason: "no socket"},
 	}
 	for _, c := range []struct {
 		args   string
@@ -30,10 +32,10 @@ func TestRunEngine(t *testing.T) {
 		{"", "native/namespaces", ""},
 		{"--isolation namespaces", "native/namespaces", ""},
 		{"--engine oci", "oci/namespaces", ""},
-		{"--isolation gvisor", "containerd/gvisor", ""},
-		{"--engine containerd --isolation gvisor", "containerd/gvisor", ""},
-		{"--engine containerd", "", `boxd: no engine of ["containerd"] can build a box with isolation namespaces: containerd: no socket: engine not available`},
-		{"--engine oci --isolation gvisor", "", "oci: runsc is not installed"},
+		{"--isolation gvisor", "oci/gvisor", ""},
+		{"--engine containerd", "", `boxd: no engine of ["containerd"] can build a box with isolation namespaces: containerd: no socket`},
+		{"--engine oci --isolation gvisor", "oci/gvisor", ""},
+		{"--engine containerd --isolation gvisor", "", `boxd: --isolation "gvisor": the engine containerd does not have it`},
 		{"--engine native --isolation gvisor", "", `boxd: --isolation "gvisor": the engine native does not have it`},
 		{"--engine docker", "", `boxd: --engine "docker": must be one of native, oci, containerd`},
 		{"--isolation vm", "", `boxd: --isolation "vm": must be one of namespaces, gvisor`},

@@ -30,7 +30,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 			if !isLaunchersDir(runDir) { // the check must not create it
 				runDir = defaultStateDir
 			}
-			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir, OCI: o.Config.OCI, Containerd: o.Config.Containerd})
+			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir, Programs: o.Config.Programs})
 		}
 		facts := a.Examine(signals.ctx, host)
 		report = doctor.NewReport(facts)

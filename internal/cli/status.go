@@ -94,10 +94,20 @@ func writeStatus(w screen, s apitypes.Status) error {
 			}
 		}
 	}
+	if p := s.Pool; p != nil {
+		misses := int64(0)
+		for _, n := range p.Misses {
+			misses += n
+		}
+		t.row("pool", fmt.Sprintf("%d boxes ready, %d wanted, at most %d; %d taken, %d built on request", p.Ready, p.Wanted, p.Limit, p.Hits, misses))
+	}
 	t.row("processes", fmt.Sprint(s.Processes))
 	t.row("commands", fmt.Sprint(s.Execs))
 	for _, warning := range s.Warnings {
 		t.row("warning", warning)
+	}
+	for _, h := range s.Webhooks {
+		t.row("webhook "+h.Name, webhookText(&h))
 	}
 	if s.Audit != nil {
 		t.row("audit", auditText(s.Audit))
@@ -106,6 +116,14 @@ func writeStatus(w screen, s apitypes.Status) error {
 		t.row("quota "+q.Scope+" "+q.Name, quotaText(q))
 	}
 	return t.flush()
+}
+
+func webhookText(h *apitypes.WebhookState) string {
+	text := fmt.Sprintf("%d delivered, %d pending", h.Delivered, h.Pending)
+	if h.Dropped > 0 {
+		text += fmt.Sprintf(", %d dropped", h.Dropped)
+	}
+	return text + reason(h.Error)
 }
 
 func auditText(h *apitypes.AuditHead) string {

@@ -26,7 +26,7 @@ func checkCommand(root *cobra.Command, args []string) error {
 		return nil
 	}
 	cmd, rest, _ := root.Find(args) // unknownCommand has a better error
-	if !cmd.HasSubCommands() {
+	if !cmd.HasSubCommands() || cmd.Runnable() {
 		return nil
 	}
 	for _, arg := range rest {

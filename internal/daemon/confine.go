@@ -50,6 +50,9 @@ func (d *daemon) paths() []linux.LandlockPath {
 	for _, source := range c.NetworkSources() {
 		files = append(files, source.File)
 	}
+	for _, source := range c.WebhookSources() {
+		files = append(files, source.File)
+	}
 	for _, file := range files {
 		if file == "" {
 			continue

@@ -20,6 +20,7 @@ import (
 	"github.com/boxd/boxd/mcp"
 	"github.com/boxd/boxd/mcp/gateway"
 	"github.com/boxd/boxd/session"
+	"github.com/boxd/boxd/webhook"
 )
 
 // Options of [Run].
@@ -68,6 +69,7 @@ type daemon struct {
 
 	audit    *audit.Log
 	images   imageWork
+	webhooks *webhook.Sender // of sessions, which close it
 	sessions *session.Manager
 	langbot  langbotDoors
 	mcp      *mcp.Door        // nil: it is not served
@@ -168,7 +170,7 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	defer cancel()
 	_, err = native.StartLauncher(ctx, native.LauncherOptions{
 		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid,
-		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Runtimes: Runtimes(d.Config.OCI, d.Config.Containerd), Logger: d.log,
+		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Runtimes: Runtimes(d.Config.Programs), Pool: d.Config.Pool, Logger: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("starting the launcher service: %w", err)
@@ -180,8 +182,8 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 }
 
 // Runtimes returns the programs that a configuration names for the launcher.
-func Runtimes(oci config.OCI, containerd config.Containerd) native.Runtimes {
-	return native.Runtimes{OCI: oci.Runtime, GVisor: oci.GVisor, ContainerdAddress: containerd.Address, ContainerdRuntime: containerd.Runtime}
+func Runtimes(p config.Programs) native.Runtimes {
+	return native.Runtimes{OCI: p.OCI.Runtime, GVisor: p.OCI.GVisor, ContainerdAddress: p.Containerd.Address, ContainerdRuntime: p.Containerd.Runtime}
 }
 
 // checkRoots refuses mount roots that the launcher's command line cannot express.

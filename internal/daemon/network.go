@@ -14,6 +14,7 @@ import (
 	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/webhook"
 )
 
 // surroundings returns what the proxies of boxes must know about this host: its addresses, and the
@@ -50,7 +51,7 @@ func (d *daemon) checkSecrets() {
 	}
 }
 
-// unreadableSecrets reads the secrets for the proxies of boxes that wanted selects, and the logins of
+// unreadableSecrets reads the secrets for the proxies of boxes and for webhooks that wanted selects, and the logins of
 // registries, as the daemon's user. The errors name the setting, the file, the user and the effect.
 func (d *daemon) unreadableSecrets(wanted func(rules.Source) bool) (found []error) {
 	read := func(setting, effect string, read func() error) {
@@ -70,6 +71,18 @@ func (d *daemon) unreadableSecrets(wanted func(rules.Source) bool) (found []erro
 		if wanted(sources[setting]) {
 			read(setting, "requests of boxes will be refused", func() error {
 				_, err := egress.ReadSecret(sources[setting])
+				return err
+			})
+		}
+	}
+	hooks := d.Config.WebhookSources()
+	for _, setting := range slices.Sorted(maps.Keys(hooks)) {
+		if wanted(hooks[setting]) {
+			read(setting, "messages wait until it can be read", func() error {
+				text, err := egress.ReadSecret(hooks[setting])
+				if err == nil {
+					_, err = webhook.ParseSecrets(text)
+				}
 				return err
 			})
 		}

@@ -49,6 +49,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		return err
 	}
 	d.openImages(ctx)
+	d.openWebhooks()
 	metrics := api.NewMetrics()
 	var sessionImages session.Images
 	if d.images.store != nil {
@@ -61,7 +62,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		KeepEnded: c.Sessions.KeepEnded, MinFree: c.Sessions.MinFree, StopGrace: time.Duration(c.Sessions.StopGrace),
 		ExecHistory: history.Options{SessionEntries: c.History.SessionEntries, SessionBytes: int64(c.History.SessionSize),
 			TenantBytes: int64(c.History.TenantSize), Keep: c.History.Keep.D(), KeepUsage: c.History.KeepUsage.D()},
-		Observe: metrics.ObserveExec, MetricLabels: c.HTTP.MetricLabels,
+		Outbox: d.webhooks, Observe: metrics.ObserveExec, MetricLabels: c.HTTP.MetricLabels,
 	})
 	if err != nil {
 		return fmt.Errorf("sessions: %w", err)
@@ -76,7 +77,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	}
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
-		Warnings: d.statusWarnings, Images: d.images.store, AllowImage: decide.CheckImage, AllowPull: decide.CheckPull, Health: d.health, Audit: d.audit, Metrics: metrics, Previews: previews,
+		Warnings: d.statusWarnings, Webhooks: d.webhookStates, Images: d.images.store, AllowImage: decide.CheckImage, AllowPull: decide.CheckPull, Health: d.health, Pool: d.service.Pool, Audit: d.audit, Metrics: metrics, Previews: previews,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxTree: int64(c.HTTP.MaxTree), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout), Scope: c.HTTP.Scope, MetricLabels: c.HTTP.MetricLabels,
 		Others: append(d.langbot.others(c.Langbot.Tenant), d.openMCP(previews != nil)...), Langbot: d.langbot.health(),

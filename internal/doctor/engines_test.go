@@ -17,7 +17,9 @@ type choosing struct {
 	built  []string
 }
 
-func (c *choosing) Engines(context.Context) ([]engine.EngineState, error) { return c.states, nil }
+func (c *choosing) Engines(context.Context, string, string) ([]engine.EngineState, error) {
+	return c.states, nil
+}
 
 func (c *choosing) Create(ctx context.Context, spec engine.Spec) (engine.Box, error) {
 	if spec = spec.WithDefaults(); spec.Engine != "native" {

@@ -234,7 +234,7 @@ func (f *Facts) tryEngines(ctx context.Context, eng engine.Engine) {
 	if !ok {
 		return
 	}
-	states, err := choosing.Engines(ctx)
+	states, err := choosing.Engines(ctx, "", "")
 	if err != nil {
 		return // the launcher does not answer, which the box says
 	}

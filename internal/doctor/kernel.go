@@ -36,8 +36,9 @@ func upstream(version, signature string) string {
 	if fields := strings.Fields(signature); len(fields) == 3 && fields[0] == "Ubuntu" {
 		return fields[2]
 	}
-	if m := debianVersion.FindStringSubmatch(version); m != nil {
-		return m[1]
+	// The last one: before it stands the version of Debian's compiler.
+	if m := debianVersion.FindAllStringSubmatch(version, -1); m != nil {
+		return m[len(m)-1][1]
 	}
 	return ""
 }

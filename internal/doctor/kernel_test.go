@@ -20,6 +20,7 @@ func TestParseRelease(t *testing.T) {
 func TestUpstream(t *testing.T) {
 	for _, c := range []struct{ version, signature, want string }{
 		{"Linux version 6.1.0-31-amd64 (debian-kernel@lists.debian.org) (gcc-12) #1 SMP PREEMPT_DYNAMIC Debian 6.1.128-1 (2025-02-07)", "", "6.1.128"},
+		{"Linux version 6.1.0-56-cloud-amd64 (debian-kernel@lists.debian.org) (gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0, GNU ld (GNU Binutils for Debian) 2.40) #1 SMP PREEMPT_DYNAMIC Debian 6.1.192-2 (2026-11-16)", "", "6.1.192"},
 		{"Linux version 6.8.0-31-generic (buildd@lcy02) #31-Ubuntu SMP", "Ubuntu 6.8.0-31.31-generic 6.8.1", "6.8.1"},
 		{"Linux version 6.18.44 (root@build) #1 SMP", "", ""},
 		{"", "nonsense", ""},

@@ -40,6 +40,16 @@ func FdPath(f *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
 }
 
+// ProgramPath names an open descriptor as the path of a program for os/exec. FdPath would not do:
+// before it executes the program, the child moves the descriptors that it passes on to the numbers
+// after the highest of them, and so may overwrite its own copy of f (golang/go#61751). This path
+// names the descriptor of this process. The path is valid only while f is open.
+func ProgramPath(f *os.File) (string, error) {
+	// The number of this process in the PID namespace of /proc, which may be another one's.
+	self, err := os.Readlink("/proc/self")
+	return "/proc/" + self + "/fd/" + strconv.Itoa(int(f.Fd())), err
+}
+
 // Openat2 opens unsafePath beneath dir with the RESOLVE_* rules of how.
 // A nil dir means the current directory (or the root, for absolute paths).
 // O_CLOEXEC is always added. The caller owns the returned file.

@@ -187,7 +187,8 @@ func ProbeLayers(dir string) (byName bool, err error) {
 	if err == nil {
 		return false, m.Close()
 	}
-	if !errors.Is(err, unix.EINVAL) {
+	// Before Linux 6.5 overlayfs does not know lowerdir+.
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return false, err
 	}
 	return true, probeLayersByName(layer, below)

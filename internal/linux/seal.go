@@ -4,32 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// minFD is above every descriptor number that os/exec uses in the child. A lower one
-// could be overwritten before the binary is executed (golang/go#61751).
-const minFD = 64
-
-// SealedCopy returns a copy of the binary at path, boxd-init, in an immutable memfd. The
-// caller owns it.
-func SealedCopy(path string) (*os.File, error) {
-	src, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("opening boxd-init: %w", err)
-	}
-	defer src.Close()
-	fd, err := execMemfd("boxd-init")
+// SealedCopy returns a copy of a program in an immutable memfd of the given name. It reads src
+// from its beginning, whatever its offset. The caller owns the copy.
+func SealedCopy(src *os.File, name string) (*os.File, error) {
+	fd, err := execMemfd(name)
 	if err != nil {
 		return nil, err
 	}
-	dst := os.NewFile(uintptr(fd), "memfd:boxd-init")
-	if _, err := io.Copy(dst, src); err != nil {
+	dst := os.NewFile(uintptr(fd), "memfd:"+name)
+	if _, err := io.Copy(dst, io.NewSectionReader(src, 0, math.MaxInt64)); err != nil {
 		dst.Close()
-		return nil, fmt.Errorf("copying boxd-init to memory: %w", err)
+		return nil, fmt.Errorf("copying %s to memory: %w", name, err)
 	}
 	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 	if err := errors.Join(dst.Chmod(0o511), seal(dst, seals)); err != nil {
@@ -54,21 +46,13 @@ func seal(f *os.File, seals int) error {
 	}
 }
 
-// execMemfd creates an executable, sealable memfd with a descriptor of at least minFD.
-// Older kernels know neither MFD_EXEC nor memfds that are not executable (Linux 6.3).
+// execMemfd creates an executable, sealable memfd. Older kernels know neither MFD_EXEC nor memfds
+// that are not executable (Linux 6.3).
 func execMemfd(name string) (int, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
 	if err == unix.EINVAL {
 		fd, err = unix.MemfdCreate(name, flags)
 	}
-	if err != nil {
-		return -1, os.NewSyscallError("memfd_create", err)
-	}
-	defer unix.Close(fd)
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, minFD)
-	if err != nil {
-		return -1, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
-	}
-	return high, nil
+	return fd, os.NewSyscallError("memfd_create", err)
 }

@@ -13,7 +13,7 @@ import (
 
 // BuildBinaries returns the paths of boxd and boxd-init under test: those in $BOXD_BIN_DIR if it is
 // set; otherwise it builds both, once per test process, with the flags of the Makefile. A package that
-// calls it uses [Main], which removes them. $BOXD_INIT names another boxd-init.
+// calls it uses [Main], which removes them. $BOXD_INIT names another boxd-init, and the programs beside it.
 func BuildBinaries(t testing.TB) (boxd, boxdInit string) {
 	t.Helper()
 	boxd, boxdInit, err := binariesUnderTest()
@@ -34,7 +34,7 @@ func binariesUnderTest() (boxd, boxdInit string, err error) {
 	if path := os.Getenv("BOXD_INIT"); path != "" {
 		boxdInit = path
 	}
-	for _, path := range []string{boxd, boxdInit} {
+	for _, path := range []string{boxd, boxdInit, filepath.Join(filepath.Dir(boxdInit), "boxd-agent"), filepath.Join(filepath.Dir(boxdInit), "boxd-unpacker")} {
 		if _, err := os.Stat(path); err != nil {
 			return "", "", fmt.Errorf("binary under test: %w: run make build", err)
 		}
@@ -130,14 +130,26 @@ func withoutMake(env []string) []string {
 // BuildContainerd returns the path of boxd-containerd, beside the programs of BuildBinaries.
 func BuildContainerd(t testing.TB) string {
 	t.Helper()
+	return buildBeside(t, "boxd-containerd", "build-containerd")
+}
+
+// BuildBench returns the path of boxd-bench, beside the programs of BuildBinaries.
+func BuildBench(t testing.TB) string {
+	t.Helper()
+	return buildBeside(t, "boxd-bench", "build-bench")
+}
+
+// buildBeside makes a program of a target of its own, unless it is there.
+func buildBeside(t testing.TB, name, target string) string {
+	t.Helper()
 	boxd, _ := BuildBinaries(t)
-	path := filepath.Join(filepath.Dir(boxd), "boxd-containerd")
+	path := filepath.Join(filepath.Dir(boxd), name)
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if _, err := os.Stat(path); err == nil {
 		return path
 	}
-	if err := makeTarget("build-containerd", filepath.Dir(path)); err != nil {
+	if err := makeTarget(target, filepath.Dir(path)); err != nil {
 		t.Fatal(err)
 	}
 	return path

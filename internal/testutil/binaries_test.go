@@ -3,15 +3,22 @@ package testutil
 import (
 	"debug/elf"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// TestBinariesAreStatic: boxd-init runs from a sealed memory file where there are no libraries, and
-// users copy both to machines without a compiler.
+// besideInit are the programs that belong beside boxd-init.
+func besideInit(boxdInit string) []string {
+	dir := filepath.Dir(boxdInit)
+	return []string{filepath.Join(dir, "boxd-agent"), filepath.Join(dir, "boxd-unpacker")}
+}
+
+// TestBinariesAreStatic: all but boxd run from sealed memory files where there are no libraries, and
+// users copy them to machines without a compiler.
 func TestBinariesAreStatic(t *testing.T) {
 	boxd, boxdInit := BuildBinaries(t)
-	for _, path := range []string{boxd, boxdInit} {
+	for _, path := range append(besideInit(boxdInit), boxd, boxdInit) {
 		f, err := elf.Open(path)
 		if err != nil {
 			t.Fatal(err)
@@ -36,6 +43,11 @@ func TestBinariesAreOfOneVersion(t *testing.T) {
 	version := strings.TrimSpace(second)
 	if version == "" || version == "dev" || strings.Fields(first)[1] != version {
 		t.Errorf("boxd: %q, boxd-init: %q: want one version, stamped by the Makefile", first, second)
+	}
+	for _, path := range besideInit(boxdInit) {
+		if got := strings.TrimSpace(output(t, path, "version")); got != version {
+			t.Errorf("%s: %q, boxd-init: %q: want one version", path, got, version)
+		}
 	}
 }
 

@@ -90,7 +90,7 @@ func listBoxProcesses() map[string]string {
 // looksLikeBox looks at executable, owner and cgroup.
 func looksLikeBox(p process) bool {
 	exe := p.link("exe")
-	if strings.Contains(exe, "boxd-init") || exe != "" && exe == self.link("exe") {
+	if strings.Contains(exe, "memfd:boxd-") || strings.Contains(exe, "boxd-init") || exe != "" && exe == self.link("exe") {
 		return true
 	}
 	dir := filepath.Join("/proc", strconv.Itoa(p.pid))

@@ -18,6 +18,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/boxes"
 )
@@ -31,39 +32,78 @@ const probeTarget = "/opt/probe"
 // ordinary user.
 func TestProbes(t *testing.T) {
 	testutil.RequireRoot(t)
-	program, bait := buildProbe(t), setBait(t)
 	e := boxes.Start(t)
-	for _, k := range []struct {
-		name         string
-		writableRoot bool
-		user         engine.User
-	}{
-		{"ro root, user 0", false, engine.User{}},
-		{"ro root, user 1000", false, engine.User{UID: 1000, GID: 1000}},
-		{"rw root, user 0", true, engine.User{}},
-		{"rw root, user 1000", true, engine.User{UID: 1000, GID: 1000}},
-	} {
-		t.Run(k.name, func(t *testing.T) {
-			workspace := t.TempDir()
-			b := create(t, e, engine.Spec{
-				WritableRoot: k.writableRoot,
-				User:         k.user,
-				Mounts: []engine.Mount{
-					{Source: workspace, Target: engine.WorkspaceTarget},
-					{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true},
-				},
-			})
+	tryProbes(t, []bool{false, true}, func(t *testing.T, s engine.Spec) engine.Box { return create(t, e, s) })
+}
+
+// TestProbesOfPool tries every probe in boxes that were built before they were asked for, in short only in those
+// with a read-only root.
+func TestProbesOfPool(t *testing.T) {
+	testutil.RequireRoot(t)
+	_, initPath := testutil.BuildBinaries(t)
+	e, err := native.Start(t.Context(), native.Options{InitPath: initPath, Pool: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	state := func() engine.PoolState {
+		s, err := e.Pool(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	writable := []bool{false}
+	if testutil.Full() {
+		writable = []bool{false, true}
+	}
+	tryProbes(t, writable, func(t *testing.T, s engine.Spec) engine.Box {
+		// Boxes of an earlier kind may still be ready, so only a hit tells that there was one of this kind.
+		for end := time.Now().Add(boxtest.Patience); ; {
+			before := state().Hits
+			b := create(t, e, s)
+			switch {
+			case state().Hits > before:
+				return b
+			case time.Now().After(end):
+				t.Fatalf("the pool has no box after %v: %+v", boxtest.Patience, state())
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+}
+
+// tryProbes tries every probe in boxes with the given kinds of root.
+func tryProbes(t *testing.T, writable []bool, create func(*testing.T, engine.Spec) engine.Box) {
+	program, bait := buildProbe(t), setBait(t)
+	for _, writableRoot := range writable {
+		for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 			root := "root=ro"
-			if k.writableRoot {
+			if writableRoot {
 				root = "root=rw"
 			}
-			for _, name := range probes(t, program) {
-				t.Run(name, func(t *testing.T) {
-					wantBlocked(t, b, name, append(slices.Clone(bait), root))
+			t.Run(fmt.Sprintf("%s, user %d", root, user.UID), func(t *testing.T) {
+				workspace := t.TempDir()
+				b := create(t, engine.Spec{
+					WritableRoot: writableRoot,
+					User:         user,
+					Mounts: []engine.Mount{
+						{Source: workspace, Target: engine.WorkspaceTarget},
+						{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true},
+					},
 				})
-			}
-			wantNoSetid(t, workspace)
-		})
+				for _, name := range probes(t, program) {
+					t.Run(name, func(t *testing.T) {
+						wantBlocked(t, b, name, append(slices.Clone(bait), root))
+					})
+				}
+				wantNoSetid(t, workspace)
+			})
+		}
 	}
 }
 
@@ -130,7 +170,7 @@ func TestBuiltinKilled(t *testing.T) {
 	b := create(t, boxes.Start(t), engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	for _, signal := range []string{"KILL", "TERM", "SEGV", "QUIT", "HUP", "PIPE"} {
 		end, written := startWrite(t, b)
-		script := `for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline | grep -q "^boxd-init files " && kill -` + signal + ` ${p#/proc/} && exit 0; done; exit 1`
+		script := `for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline | grep -q "^boxd-agent files " && kill -` + signal + ` ${p#/proc/} && exit 0; done; exit 1`
 		if r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"sh", "-c", script}}); err != nil || r.ExitCode != 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}

@@ -71,7 +71,7 @@ func unavailable(t *testing.T, h conformance.Host, engineName, isolation string)
 		t.Fatal(err)
 	}
 	defer client.Close()
-	list, err := client.(engine.Choosing).Engines(ctx)
+	list, err := client.(engine.Choosing).Engines(ctx, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

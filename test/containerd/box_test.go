@@ -133,6 +133,7 @@ func wantRefused(t *testing.T, e *native.Engine, words string) {
 }
 
 func TestUnusable(t *testing.T) {
+	t.Parallel()
 	testutil.RequireRoot(t)
 	dir := testutil.ReachableDir(t, "")
 	listener, err := net.Listen("unix", filepath.Join(dir, "nobodys.sock"))
@@ -245,6 +246,7 @@ func helpers(state string) (pids []int) {
 
 // TestHanging: containerd is stopped, and later goes on with what it was asked.
 func TestHanging(t *testing.T) {
+	t.Parallel()
 	d := Start(t)
 	e, _ := start(t, d.Address)
 	kept := create(t, e, engine.Spec{})
@@ -260,12 +262,14 @@ func TestHanging(t *testing.T) {
 		t.Errorf("removing a box took %v", took)
 	}
 	d.Signal(unix.SIGCONT)
-	create(t, e, engine.Spec{}) // it is asked again without being told
+	remove(t, create(t, e, engine.Spec{})) // it is asked again without being told
 	remove(t, kept)
+	d.AwaitEmpty() // while there is a launcher that removes what it owes
 }
 
 // TestHelper: boxd-containerd is killed, or hangs, while it has something to do and while it has not.
 func TestHelper(t *testing.T) {
+	t.Parallel()
 	d := Start(t)
 	e, state := start(t, d.Address)
 	create(t, e, engine.Spec{})
@@ -286,10 +290,14 @@ func TestHelper(t *testing.T) {
 		for _, pid := range helpers(state) { // another request may have had the last one replaced
 			_ = unix.Kill(pid, unix.SIGSTOP)
 		}
-		list, err := e.Engines(t.Context())
+		list, err := e.Engines(t.Context(), "", "")
 		return err == nil && slices.ContainsFunc(list, func(s engine.EngineState) bool {
 			return s.Engine == spec.EngineContainerd && strings.Contains(s.Reason, "boxd-containerd did not answer within")
 		})
+	})
+	awaitWithin(t, "the list of engines says that it works again", func() bool {
+		list, err := e.Engines(t.Context(), spec.EngineContainerd, "")
+		return err == nil && len(list) == 1 && list[0].Available()
 	})
 	// It is killed in the middle of a create.
 	d.Signal(unix.SIGSTOP)
@@ -311,10 +319,10 @@ func TestHelper(t *testing.T) {
 // awaitWithin waits for what nothing announces.
 func awaitWithin(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	end := time.Now().Add(testutil.Patience())
-	for !is() {
+	patience := min(testutil.Patience(), time.Minute)
+	for end := time.Now().Add(patience); !is(); {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, testutil.Patience())
+			t.Fatalf("%s: not after %v", what, patience)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -322,6 +330,7 @@ func awaitWithin(t *testing.T, what string, is func() bool) {
 
 // TestDead: a box does not need containerd, and is removed without it.
 func TestDead(t *testing.T) {
+	t.Parallel()
 	d := Start(t)
 	e, state := start(t, d.Address)
 	kept, gone := create(t, e, engine.Spec{}), create(t, e, engine.Spec{})
@@ -345,6 +354,7 @@ func TestDead(t *testing.T) {
 // TestDeadShim: containerd cleans up after a shim that died, so the box is lost. Without
 // containerd it lives on, with all that it has.
 func TestDeadShim(t *testing.T) {
+	t.Parallel()
 	d := Start(t)
 	e, _ := start(t, d.Address)
 	lost := create(t, e, engine.Spec{})
@@ -376,6 +386,7 @@ func TestDeadShim(t *testing.T) {
 
 // TestKilledInBirth kills containerd, boxd-containerd or the launcher at some moment of a create.
 func TestKilledInBirth(t *testing.T) {
+	t.Parallel()
 	testutil.Long(t)
 	d := Start(t)
 	rounds := 4
@@ -439,6 +450,7 @@ func TestKilledInBirth(t *testing.T) {
 
 // TestKilledLauncher: the next launcher removes what containerd has of the boxes.
 func TestKilledLauncher(t *testing.T) {
+	t.Parallel()
 	d := Start(t)
 	_, init := testutil.BuildBinaries(t)
 	state := testutil.ReachableDir(t, "/run")

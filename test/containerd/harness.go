@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,9 +65,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime",
 	if err := os.WriteFile(filepath.Join(d.dir, "config.toml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir("/run/containerd", 0o711); err == nil {
-		t.Cleanup(func() { _ = os.Remove("/run/containerd") }) // a mount point, and empty
-	}
+	shimDir.take()
+	t.Cleanup(shimDir.release)
 	err := linux.OnThrowawayThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
@@ -87,6 +87,32 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime",
 	d.Restart()
 	t.Cleanup(d.end)
 	return d
+}
+
+// shimDir is /run/containerd, a mount point for each Daemon, and empty. The last one removes it if the first
+// one made it: removing it would unmount it everywhere.
+var shimDir mountPoint
+
+type mountPoint struct {
+	mu    sync.Mutex
+	users int
+	made  bool
+}
+
+func (m *mountPoint) take() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.users++; m.users == 1 {
+		m.made = os.Mkdir("/run/containerd", 0o711) == nil
+	}
+}
+
+func (m *mountPoint) release() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.users--; m.users == 0 && m.made {
+		_ = os.Remove("/run/containerd")
+	}
 }
 
 // Restart starts containerd again after Kill, and waits until it serves.

@@ -126,7 +126,7 @@ func TestNoRoot(t *testing.T) {
 	c.wantRefused(125, finish(t, cmd), "root", "65534")
 }
 
-// install copies both programs to a directory that everybody can reach, and has
+// install copies the programs to a directory that everybody can reach, and has
 // c use these without naming boxd-init.
 func (c *cli) install(t *testing.T) {
 	t.Helper()
@@ -138,7 +138,8 @@ func (c *cli) install(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*string{&c.boxd, &c.init} {
+	agent, unpacker := filepath.Join(filepath.Dir(c.init), "boxd-agent"), filepath.Join(filepath.Dir(c.init), "boxd-unpacker")
+	for _, p := range []*string{&c.boxd, &c.init, &agent, &unpacker} {
 		content, err := os.ReadFile(*p)
 		if err != nil {
 			t.Fatal(err)
@@ -184,6 +185,11 @@ func TestInit(t *testing.T) {
 	}
 	c.wantRefused(125, c.run("run", "--", "true"), c.init, version, other)
 
+	if err := os.WriteFile(c.init, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.wantOtherAgents(t, version, other)
+
 	if err := os.WriteFile(c.init, content[:len(content)/2], 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -197,6 +203,52 @@ func TestInit(t *testing.T) {
 	c.wantRefused(125, c.run("run", "--init", "/usr", "--", "true"), "--init", "/usr")
 	c.wantRefused(125, c.run("run", "--init", "/etc/passwd", "--", "true"), "--init", "/etc/passwd")
 	c.wantRefused(125, c.run("run", "--init", "/usr/bin/true", "--", "true"), "/usr/bin/true")
+}
+
+// wantOtherAgents: boxd-agent is of another build, could be changed by others than boxd-init can, is
+// no program, or is missing.
+func (c *cli) wantOtherAgents(t *testing.T, version, other string) {
+	t.Helper()
+	agent := filepath.Join(filepath.Dir(c.init), "boxd-agent")
+	content, err := os.ReadFile(agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(parts ...string) {
+		t.Helper()
+		c.wantRefused(125, c.run("run", "--", "true"), parts...)
+	}
+	for _, bad := range []struct {
+		change func() error
+		parts  []string
+	}{
+		{func() error {
+			return os.WriteFile(agent, bytes.ReplaceAll(content, []byte(version), []byte(other)), 0o755)
+		}, []string{version, other, "one build"}},
+		{func() error { return os.Chown(agent, 12345, 0) }, []string{agent, "belongs to user 12345"}},
+		{func() error { return os.Chmod(agent, 0o775) }, []string{agent, "0775", "writable"}},
+		{func() error { return os.WriteFile(agent, nil, 0o755) }, []string{agent, "not a program"}},
+		{func() error { return errors.Join(os.Remove(agent), os.Mkdir(agent, 0o755)) }, []string{agent, "regular"}},
+		{func() error { return errors.Join(os.Remove(agent), os.Symlink("/usr/bin/true", agent)) }, []string{agent}},
+		{func() error { return os.Remove(agent) }, []string{agent, "no such file"}},
+	} {
+		if err := bad.change(); err != nil {
+			t.Fatal(err)
+		}
+		refused(bad.parts...)
+		if err := errors.Join(os.RemoveAll(agent), os.WriteFile(agent, content, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unpacker := filepath.Join(filepath.Dir(c.init), "boxd-unpacker")
+	if err := os.Rename(unpacker, unpacker+".away"); err != nil {
+		t.Fatal(err)
+	}
+	refused(unpacker, "no such file")
+	if err := os.Rename(unpacker+".away", unpacker); err != nil {
+		t.Fatal(err)
+	}
+	c.want(result{0, "works\n", ""}, "--", "echo", "works")
 }
 
 // TestUnenforceable takes the memory controller from boxd's sight: a limit that

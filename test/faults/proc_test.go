@@ -28,7 +28,7 @@ func (p proc) String() string {
 	return fmt.Sprintf("pid %d (parent %d, state %s, %q, waits in %s)", p.pid, p.ppid, p.state, p.args, where)
 }
 
-// is says whether p is boxd-init in a role.
+// is says whether p is one of our programs in a role.
 func (p proc) is(role string) bool { return len(p.args) > 1 && p.args[1] == role }
 
 // isLauncher tells a launcher from the copy of itself that its fork is before it

@@ -64,7 +64,7 @@ func TestKernel(t *testing.T) {
 	// The helpers cannot be signalled, traced or read by a command, whoever it is.
 	for _, uid := range []int{0, 1000} {
 		c := boxtest.Shell(`for p in /proc/[0-9]*; do
-			case $(tr '\0' ' ' < $p/cmdline) in /sys/boxd/boxd-init*)
+			case $(tr '\0' ' ' < $p/cmdline) in /sys/boxd/boxd-agent*)
 				kill -9 ${p#/proc/} 2>/dev/null && echo killed
 				head -c 1 $p/mem 2>/dev/null && echo read
 				readlink $p/fd/3 && echo linked;;
@@ -244,7 +244,7 @@ func states(t testing.TB, runsc string) (s engine.EngineState, took time.Duratio
 	}
 	defer c.Close()
 	began := time.Now()
-	list, err := c.Engines(boxtest.Patient(t))
+	list, err := c.Engines(boxtest.Patient(t), "", "")
 	took = time.Since(began)
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ mount --bind "$1/run" run/boxd
 mount --rbind /dev dev
 mount --rbind /sys sys
 cp "$BOXD" usr/local/bin/boxd
-cp "$INIT" usr/local/bin/boxd-init
+cp "$INIT" "${INIT%/*}/boxd-agent" "${INIT%/*}/boxd-unpacker" usr/local/bin
 pivot_root . old
 mount -t proc proc /proc
 umount -l /old

@@ -204,7 +204,8 @@ func TestCancellation(t *testing.T) {
 // A client that asks for it hears of a long call.
 func TestProgress(t *testing.T) {
 	s := start(t, "")
-	for _, revision := range []string{"2026-07-28", "2025-11-25"} {
+	hear := func(t *testing.T, revision string) {
+		t.Parallel() // progress comes each second
 		heard := make(chan *sdk.ProgressNotificationParams, 100)
 		c := s.connect(t, tokenA, revision, &sdk.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) { heard <- r.Params }})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -225,6 +226,9 @@ func TestProgress(t *testing.T) {
 		}
 		cancel()
 		<-ended
+	}
+	for _, revision := range []string{"2026-07-28", "2025-11-25"} {
+		t.Run(revision, func(t *testing.T) { hear(t, revision) })
 	}
 }
 

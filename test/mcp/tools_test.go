@@ -6,19 +6,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/boxd/boxd/internal/testutil"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // Every tool works, in every revision, on HTTP and on stdin and stdout.
 func TestTools(t *testing.T) {
 	s := start(t, "")
+	http, stdio := []string{"2026-07-28", "2025-11-25"}, []string{"2026-07-28"} // with and without sessions of the protocol
+	if testutil.Full() {
+		http, stdio = append(http, "2024-11-05"), append(stdio, "2025-11-25")
+	}
 	t.Run("http", func(t *testing.T) {
-		for _, revision := range []string{"2026-07-28", "2025-11-25", "2024-11-05"} {
+		for _, revision := range http {
 			t.Run(revision, func(t *testing.T) { useTools(t, s.connect(t, tokenA, revision, nil), revision) })
 		}
 	})
 	t.Run("stdio", func(t *testing.T) {
-		for _, revision := range []string{"2026-07-28", "2025-11-25"} {
+		for _, revision := range stdio {
 			t.Run(revision, func(t *testing.T) { useTools(t, s.stdio(t, revision, nil), revision) })
 		}
 	})

@@ -73,7 +73,7 @@ func writeRuntime(t testing.TB, script string) string {
 
 func ociEngine(t *testing.T, e engine.Choosing) engine.EngineState {
 	t.Helper()
-	list, err := e.Engines(t.Context())
+	list, err := e.Engines(t.Context(), "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

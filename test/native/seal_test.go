@@ -16,9 +16,9 @@ import (
 )
 
 // TestSealedBinary: libcontainer executes the launcher's own sealed memory file
-// for every box and never takes the path on which it copies the binary: PID 1 of
-// each box runs the very inode that the launcher runs. A copy would be another
-// memfd (runc's exeseal), or an overlay.
+// for every box and never takes the path on which it copies the binary, which would be another memfd
+// (runc's exeseal), or an overlay. PID 1 of each box runs one inode, which is sealed as well, and is
+// neither the launcher's nor the installed file.
 func TestSealedBinary(t *testing.T) {
 	testutil.Long(t)
 	_, initPath := testutil.BuildBinaries(t)
@@ -40,6 +40,7 @@ func TestSealedBinary(t *testing.T) {
 		t.Error("launcher runs the file itself")
 	}
 	wantSealed(t, exe)
+	agent := ""
 	for range 5 {
 		b := create(t, e, engine.Spec{})
 		pids := initPIDs(t, b)
@@ -47,9 +48,16 @@ func TestSealedBinary(t *testing.T) {
 			t.Fatalf("box %s: no process in its cgroup init", b.ID())
 		}
 		for _, pid := range pids {
-			if got := identity(t, "/proc/"+pid+"/exe"); got != first {
-				t.Errorf("PID 1 of a box runs %s, the launcher %s: the binary was copied", got, first)
+			exe := "/proc/" + pid + "/exe"
+			got := identity(t, exe)
+			if agent == "" {
+				agent = got
 			}
+			target, err := os.Readlink(exe)
+			if err != nil || !strings.HasPrefix(target, "/memfd:boxd-agent") || got == first || got != agent {
+				t.Errorf("PID 1 of a box runs %s, %s, %v; that of another box %s, and the launcher %s", target, got, err, agent, first)
+			}
+			wantSealed(t, exe)
 		}
 	}
 	// Nor has the launcher opened or mapped another one.

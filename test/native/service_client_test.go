@@ -382,7 +382,7 @@ func TestServiceChaos(t *testing.T) {
 	}
 }
 
-// useBox is the life of a box.
+// useBox is the life of a box. If id is empty, the engine chooses one.
 func useBox(ctx context.Context, s *native.Service, id string, m engine.Mount) error {
 	b, err := s.Create(ctx, engine.Spec{ID: id, Mounts: []engine.Mount{m}})
 	if err != nil {
@@ -390,8 +390,8 @@ func useBox(ctx context.Context, s *native.Service, id string, m engine.Mount) e
 	}
 	for range 3 {
 		var out strings.Builder
-		r, err := engine.Run(ctx, b, engine.Command{Args: []string{"echo", id}, Stdout: &out})
-		if err != nil || r.Verdict != engine.Exited || out.String() != id+"\n" {
+		r, err := engine.Run(ctx, b, engine.Command{Args: []string{"echo", b.ID()}, Stdout: &out})
+		if err != nil || r.Verdict != engine.Exited || out.String() != b.ID()+"\n" {
 			return errors.Join(fmt.Errorf("command: %+v, output %q", r, out.String()), err, b.Remove(ctx))
 		}
 	}

@@ -223,12 +223,15 @@ func works(t *testing.T, c interface {
 	t.Helper()
 	var last string
 	await(t, id+" works "+when, func() string {
-		r, err := c.Exec(t.Context(), id, apitypes.ExecRequest{Shell: "python3 -c '" + strings.ReplaceAll(ports, "'", `'"'"'`) + "' && curl -sS -o /dev/null -w '%{http_code}' http://good.example/", Session: spec})
+		r, err := c.Exec(t.Context(), id, apitypes.ExecRequest{Shell: "python3 -c '" + strings.ReplaceAll(ports, "'", `'"'"'`) + "' && curl -sS -o /dev/stderr -w '%{http_code}' http://good.example/", Session: spec})
 		switch {
 		case err != nil:
 			last = err.Error()
 		case r.Stdout != "0 0 200":
 			last = fmt.Sprintf("%q %q", r.Stdout, r.Stderr)
+			if r.Stdout == "0 0 503" && strings.Contains(r.Stderr, "new connections per second") {
+				return last // a whole network, whose connections a greedy neighbour in the box has used up
+			}
 			if r.Stdout != "111 111 " && !strings.HasPrefix(r.Stdout, "111 111") && r.Stdout != "" {
 				t.Errorf("%s %s: half of a network: %s", id, when, last)
 			}

@@ -131,7 +131,7 @@ func serve(t *testing.T) string {
 // All packages of npm that tests use are pinned by version and hash, and where they came from is not
 // recorded.
 func TestLockFile(t *testing.T) {
-	for _, dir := range []string{".", "../e2e/testdata/programs", "../mcp", "../../ui"} {
+	for _, dir := range []string{".", "../e2e/testdata/programs", "../mcp", "../reach", "../../ui"} {
 		t.Run(filepath.Base(dir), func(t *testing.T) { checkLockFile(t, dir) })
 	}
 }

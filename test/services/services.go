@@ -239,6 +239,16 @@ func Init(t testing.TB, id string) []int {
 // cgroupDirs are cgroups of a box in the cgroup2 tree, which is one of two.
 func cgroupDirs(t testing.TB, id, within string) (dirs []string) {
 	t.Helper()
+	// A box of a pool has cgroups of another name, see the launcher's pool.go.
+	born, err := filepath.Glob("/run/*/run-*/boxes/" + id + "/born")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range born {
+		if name, err := os.Readlink(link); err == nil {
+			id = name
+		}
+	}
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+id, within, "cgroup.procs"))
 		if err != nil {

@@ -2,9 +2,45 @@ package ui
 
 import (
 	"fmt"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
+
+// refuseRelays answers in place of the daemon until a page has tried to attach n times, each time as the writer.
+func (w *world) refuseRelays(n int) {
+	w.t.Helper()
+	l, err := net.Listen("tcp", strings.TrimPrefix(w.base, "http://"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	modes := make(chan string, 100)
+	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/relay") {
+			modes <- r.URL.Query().Get("mode")
+			rw.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		rw.WriteHeader(http.StatusServiceUnavailable)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	late := time.After(patience)
+	for range n {
+		select {
+		case mode := <-modes:
+			if mode != "write" {
+				w.t.Errorf("the page attaches with mode %q after a refusal", mode)
+			}
+		case <-late:
+			w.t.Fatal("the page does not try to attach")
+		}
+	}
+	srv.Close()
+	<-served
+}
 
 // Somebody signs in, creates a session, works in its terminal, and goes on there after the daemon was killed:
 // neither what the program has written nor what was typed is lost, or there twice.
@@ -36,6 +72,7 @@ func TestTerminalSurvivesTheDaemon(t *testing.T) {
 	}
 	w.awaitText(tab, ".terminal .bar", "trying again")
 	w.Type(tab, "typed while it was away\n")
+	w.refuseRelays(2) // as a daemon that is starting, or has too many connections: nobody else became the writer
 	if err := w.daemon.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,15 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // Pages of other origins, even of another port of the same host, to which browsers send the cookie, cannot act with
 // it, read with it, or show the operator's page in a frame. Their server gets the cookie, and can do nothing with it.
 func TestOtherPages(t *testing.T) {
+	if !testutil.Full() {
+		t.Skip("takes long: only make full has it; package api has the daemon's part of it")
+	}
 	w := begin(t)
 	ctx := t.Context()
 	if _, err := w.api.Ensure(ctx, apitypes.SessionRequest{ID: "a"}); err != nil {
@@ -103,6 +107,9 @@ func TestOtherPages(t *testing.T) {
 // What a process writes is text, however it looks, and all of it is shown, once and in order, although the daemon is
 // killed meanwhile.
 func TestLog(t *testing.T) {
+	if !testutil.Full() {
+		t.Skip("takes long: only make full has it")
+	}
 	w := begin(t)
 	ctx := t.Context()
 	if _, err := w.api.Ensure(ctx, apitypes.SessionRequest{ID: "a"}); err != nil {

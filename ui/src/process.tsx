@@ -60,7 +60,7 @@ function TerminalPane(p: { session: Session; pid: string }) {
         url: relayURL(p.session, p.pid),
         protocols: () => relayProtocols(p.session.tenant),
         mayRetry: () => processIsThere(p.session, p.pid),
-        write: mayChange(),
+        write: mayChange,
         label: t("terminalOf", { name: p.pid }),
         screenReader: reader,
         phase: (phase, reason) => setPhase({ phase, reason }),
@@ -68,6 +68,7 @@ function TerminalPane(p: { session: Session; pid: string }) {
         exit: setExit,
         gap: (n) => setGone((sum) => sum + n),
         refused: (text) => say(text, true),
+        unsent: () => say(t("unsent"), true),
         leave: () => leave.current?.focus(),
       });
       pane.current.focus();
@@ -140,7 +141,7 @@ function LogPane(p: { session: Session; process: Process }) {
       url: relayURL(session, process.id),
       protocols: () => relayProtocols(session.tenant),
       mayRetry: () => processIsThere(session, process.id),
-      write: false,
+      write: () => false,
       events: {
         data(n, piece, _old, done) {
           if (n === stream) {
@@ -159,6 +160,7 @@ function LogPane(p: { session: Session; process: Process }) {
         writer: () => undefined,
         exit: () => undefined,
         refused: () => undefined,
+        unsent: () => undefined,
       },
     });
     const stop = onLogin(() => login && relay.retry());

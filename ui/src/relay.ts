@@ -22,6 +22,8 @@ export interface Events {
   writer(isWriter: boolean): void;
   exit(exit: Exit): void;
   refused(text: string): void;
+  /** Input was dropped, because somebody else writes now or the process takes none. */
+  unsent(): void;
 }
 
 export interface Options {
@@ -29,7 +31,8 @@ export interface Options {
   url: string;
   /** Sub-protocols of each connection: the first is what the server accepts. */
   protocols(): string[];
-  write: boolean;
+  /** Whether this user may write; asked before each connection. */
+  write(): boolean;
   /** Called when a connection could not be made; false: do not try again. The browser does not say why a WebSocket was refused. */
   mayRetry(): Promise<boolean>;
   events: Events;
@@ -63,9 +66,8 @@ export class Relay {
   #client = Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, "0")).join("");
   #streams: (Stream | undefined)[] = []; // by number; none before the first Hello
   #window = 0;
-  #write: boolean;
   #takeover = false;
-  #tried = false; // whether writing was refused on the way to this connection
+  #watch = false; // somebody else is the writer: look on, until the user takes over
   #isWriter = false; // in the last connection that was greeted
   #open = false; // this connection was greeted
   #stdin: Uint8Array[] = []; // not accepted yet, in order
@@ -81,7 +83,6 @@ export class Relay {
 
   constructor(o: Options) {
     this.#o = o;
-    this.#write = o.write;
     this.#connect();
   }
 
@@ -101,8 +102,8 @@ export class Relay {
 
   /** Become the writer in place of another client. */
   takeOver(): void {
-    this.#write = this.#takeover = true;
-    this.#tried = false;
+    this.#takeover = true;
+    this.#watch = false;
     this.#reconnect();
   }
 
@@ -132,7 +133,7 @@ export class Relay {
 
   #connect(): void {
     clearTimeout(this.#timer);
-    const asWriter = this.#write && !this.#tried;
+    const asWriter = !this.#watch && this.#o.write();
     const at = this.#streams[1] ? `${this.#streams[1].received},${this.#streams[2]?.received ?? 0}` : "oldest";
     const q = new URLSearchParams({ mode: asWriter ? "write" : "observe", since: at, client: this.#client, ack: "1" });
     if (asWriter && this.#takeover) q.set("takeover", "1");
@@ -151,22 +152,24 @@ export class Relay {
       if (this.#ws !== ws) return;
       this.#ws = null;
       this.#open = false;
-      void this.#closed(e.code, e.reason, greeted, asWriter);
+      void this.#closed(e.code, e.reason, greeted);
     };
   }
 
-  async #closed(code: number, reason: string, greeted: boolean, asWriter: boolean): Promise<void> {
+  async #closed(code: number, reason: string, greeted: boolean): Promise<void> {
     if (this.#over) return;
     if (code === 1000 && greeted) return this.#finish("ended");
     if ([1002, 1003, 1008, 1009, 4001].includes(code)) return this.#fail(reason || `close ${code}`);
-    if (!greeted && !(await this.#o.mayRetry())) return this.#finish("failed");
+    const taken = code === 4009;
+    if (!greeted && !taken && !(await this.#o.mayRetry())) return this.#finish("failed");
     if (this.#over || this.#ws) return;
-    // A writer that is not let in, at a process that is there, has probably been preceded: it looks on.
-    this.#tried = asWriter && (!greeted || code === 4009);
-    this.#takeover = false;
+    // Whatever else refuses a connection, such as a daemon that is starting or has too many, does not make another
+    // client the writer: what was typed waits.
+    this.#watch ||= taken;
+    if (greeted || taken) this.#takeover = false;
     if (greeted) this.#pause = firstPause;
     this.#o.events.phase("waiting", reason);
-    this.#timer = setTimeout(() => this.#connect(), this.#tried ? 0 : this.#pause);
+    this.#timer = setTimeout(() => this.#connect(), taken ? 0 : this.#pause);
     this.#pause = Math.min(2 * this.#pause, longestPause);
   }
 
@@ -208,14 +211,14 @@ export class Relay {
         this.#accepted(offsetAt(v, 2));
         if (b[1] === 1) {
           this.#stdinClosed = true;
-          this.#stdin = [];
+          this.#drop();
         }
         return this.#flush();
       case frames.writer:
         this.#isWriter = b[1] === 1;
         if (!this.#isWriter) {
-          this.#stdin = [];
-          this.#tried = true; // somebody has taken over: do not take it back after a lost connection
+          this.#drop();
+          this.#watch = true; // somebody has taken over: do not take it back after a lost connection
         }
         return this.#o.events.writer(this.#isWriter);
       case frames.refused:
@@ -254,7 +257,7 @@ export class Relay {
     this.#open = true;
     if (this.#stdinAt < 0 || !this.#isWriter || (flags & 16) !== 0) {
       // What another client has written meanwhile may be a part of what was accepted.
-      this.#stdin = [];
+      this.#drop();
       this.#stdinAt = accepted;
     }
     this.#accepted(accepted);
@@ -264,6 +267,12 @@ export class Relay {
     this.#sendSize();
     this.#flush();
     for (const s of this.#streams) if (s) this.#ack(s, true);
+  }
+
+  /** Drops input that nobody will accept. */
+  #drop(): void {
+    if (this.#stdin.length > 0) this.#o.events.unsent();
+    this.#stdin = [];
   }
 
   /** Drops input that the process has, up to offset. */

@@ -7,7 +7,7 @@ export interface Owner {
   url: string;
   protocols: Options["protocols"];
   mayRetry: Options["mayRetry"];
-  write: boolean;
+  write: Options["write"];
   label: string;
   screenReader: boolean;
   phase(phase: Phase, reason?: string): void;
@@ -15,6 +15,7 @@ export interface Owner {
   exit(exit: Exit): void;
   gap(bytes: number): void;
   refused(text: string): void;
+  unsent(): void; // input was not accepted, and is lost
   leave(): void; // the user leaves the terminal with F6
 }
 
@@ -73,14 +74,14 @@ export function openTerminal(host: HTMLElement, o: Owner): Pane {
       },
       exit: o.exit,
       refused: o.refused,
+      unsent: o.unsent,
     },
   });
-  term.onData((text) => {
-    if (replaying === 0) relay.send(encoder.encode(text));
-  });
-  term.onBinary((text) => {
-    if (replaying === 0) relay.send(Uint8Array.from(text, (c) => c.charCodeAt(0)));
-  });
+  const send = (bytes: Uint8Array) => {
+    if (replaying === 0 && !relay.send(bytes)) o.unsent();
+  };
+  term.onData((text) => send(encoder.encode(text)));
+  term.onBinary((text) => send(Uint8Array.from(text, (c) => c.charCodeAt(0))));
   term.onResize(({ rows, cols }) => relay.resize(rows, cols));
   term.attachCustomKeyEventHandler((e) => {
     if (e.key !== "F6") return true;

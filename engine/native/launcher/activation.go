@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
@@ -37,6 +38,10 @@ type ServiceOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes.
 	Runtimes rpc.Runtimes
+	// programs besides this one. Only a process that runs from a sealed copy has been given them.
+	programs programs.Files
+	// Pool is how many boxes the launcher builds ahead of time at most, up to MaxPool; 0 is none.
+	Pool int
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
@@ -44,8 +49,8 @@ type ServiceOptions struct {
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
-//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [--oci-runtime PATH]
-//	[--gvisor-runtime PATH]
+//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [option of rpc.Runtimes]...
+//	[--pool BOXES]
 //
 // Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {
@@ -57,6 +62,8 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 			continue
 		case len(args) == 1:
 			return o, fmt.Errorf("option %q: needs a value", args[0])
+		case args[0] == programs.Option:
+			o.programs, err = programs.Inherited(args[1])
 		case args[0] == "--state-dir":
 			o.StateDir = args[1]
 		case args[0] == "--data-dir":
@@ -68,6 +75,8 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 		case args[0] == "--mount-root":
 			_, err = parseRoot(args[1])
 			o.MountRoots = append(o.MountRoots, args[1])
+		case args[0] == "--pool":
+			o.Pool, err = parsePool(args[1])
 		case args[0] == "--client":
 			o.ClientUID, o.ClientGID, err = parseClient(args[1])
 		case o.Runtimes.Parse(args[0], args[1]):
@@ -149,6 +158,9 @@ func (o *ServiceOptions) args(role ...string) []string {
 	for _, root := range o.MountRoots {
 		args = append(args, "--mount-root", root)
 	}
+	if o.Pool > 0 {
+		args = append(args, "--pool", strconv.Itoa(o.Pool))
+	}
 	return append(args, o.Runtimes.Args()...)
 }
 
@@ -186,11 +198,26 @@ func (o *ServiceOptions) prepare() error {
 // executeSealed replaces this process with a sealed copy of the program. It returns only
 // after an error.
 func executeSealed(args []string) error {
-	exe, err := linux.SealedCopy("/proc/self/exe")
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	more, err := programs.Beside(self)
+	if err != nil {
+		return err
+	}
+	defer more.Close()
+	option, err := more.Keep()
+	if err != nil {
+		return err
+	}
+	exe, err := linux.SealedCopy(self, programs.Init)
 	if err != nil {
 		return err
 	}
 	defer exe.Close()
+	args = append(args, option...)
 	return &os.PathError{Op: "execve", Path: args[0], Err: unix.Exec(linux.FdPath(exe), args, os.Environ())}
 }
 

@@ -54,6 +54,8 @@ func (l *Launcher) adoptAll() error {
 				failed = fmt.Errorf("taking over box %q: %w", e.Name(), err)
 			case before != nil && !before.Due() && before.Reasons[e.Name()] != "":
 				stuck[e.Name()] = errors.New(before.Reasons[e.Name()])
+			case isBlank(l.instance.dir, e.Name()):
+				left = append(left, e) // nobody has used it, and nobody knows of it
 			default:
 				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneline.Error(err))
 				left = append(left, e)
@@ -103,7 +105,7 @@ func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 	for id := range l.boxes {
 		keep[id] = errAdopted
 	}
-	return sweepLeases(filepath.Join(l.instance.state, "ids"), filepath.Base(l.instance.dir), keep)
+	return sweepLeases(filepath.Join(l.instance.state, "ids"), l.instance.dir, keep)
 }
 
 var errAdopted = errors.New("adopted")
@@ -122,15 +124,16 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 		return nil, errors.New("it writes a layer, which ended with the last launcher")
 	}
 	b.init()
+	b.name = bornName(l.instance.dir, id)
 	b.spec, b.record, b.pid = r.Spec, r, r.PID
 	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
 		// It lives on without the program that made it. What that program keeps of it stays until a
 		// launcher has it again.
-		b.runtime = native{}
+		b.runtime = native{&l.programs}
 	}
 	b.stale = true // the previous launcher may not have shown the last limits
 	b.private = filepath.Join(l.instance.private(), id)
-	if b.lease, err = l.findLease(r); err != nil {
+	if b.lease, err = l.findLease(b.name, r); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -152,11 +155,11 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	return b, nil
 }
 
-// findLease checks that the id range of a box still belongs to it.
-func (l *Launcher) findLease(r *boxRecord) (*idLease, error) {
+// findLease checks that the id range of a box still belongs to it. name is that of its lease.
+func (l *Launcher) findLease(name string, r *boxRecord) (*idLease, error) {
 	path := filepath.Join(l.instance.state, "ids", strconv.Itoa((r.IDBase-idBase)/idRange))
 	owner, err := os.Readlink(path)
-	if err == nil && owner != l.instance.owner(r.ID) {
+	if err == nil && owner != l.instance.owner(name) {
 		err = fmt.Errorf("it belongs to %q", owner)
 	}
 	if err != nil {
@@ -166,7 +169,7 @@ func (l *Launcher) findLease(r *boxRecord) (*idLease, error) {
 }
 
 func (l *Launcher) findGroup(b *box) error {
-	if want := cgroupName(l.instance.dir, b.id); b.record.Cgroup != want {
+	if want := cgroupName(l.instance.dir, b.name); b.record.Cgroup != want {
 		return fmt.Errorf("its cgroup is %q, not %q", b.record.Cgroup, want)
 	}
 	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
@@ -275,6 +278,7 @@ func (l *Launcher) findSlots(b *box) error {
 // report them.
 func (l *Launcher) watch(b *box) error {
 	b.watcher = l.service.watcher
+	l.service.events.rename(b.name, b.id)
 	if err := b.watcher.Add(b.group); err != nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: box %q: no events: %v\n", b.id, err)
 	}

@@ -16,6 +16,7 @@ import (
 const (
 	extraControl = iota // agent.ControlFD
 	extraCgroup         // BIRTH_CGROUP_FD in birth.c
+	extraProgram        // what PID 1 executes, and then closes
 )
 
 // avoidHugePages keeps this process small on a host whose transparent_hugepage is "always",

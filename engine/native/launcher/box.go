@@ -26,6 +26,9 @@ const removeTime = 30 * time.Second
 // removes the parts that there are, in the opposite order.
 type box struct {
 	id      string
+	name    string        // that of its cgroups and its lease: the ID, unless it was built for the pool
+	blank   bool          // it is being built for the pool
+	first   *cgroups.Slot // of a box of the pool, until the box is handed over; it is one of slots
 	spec    engine.Spec
 	dir     string    // its files in the state directory, which the next launcher finds
 	private string    // its files in the launcher's own tmpfs

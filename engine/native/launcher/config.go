@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/cgroups"
@@ -49,7 +48,7 @@ func initID(spec engine.Spec) int {
 // agentDebug keeps the agent small: it returns freed memory at once, and on a host whose
 // transparent_hugepage is "always" its few pages of heap do not become 2 MiB each
 // (measured: 6.6 MB private instead of 1.5).
-const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1" + wire.StartDebug
+const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
 
 // agentProcs saves the agent the search for a processor limit in /proc and /sys, where a
 // box sees none.

@@ -99,6 +99,10 @@ func (c *containerdRuntime) prepare(b *box, control, home *os.File) (_ birth, er
 	if err := forbidUserNS(b.user); err != nil {
 		return nil, err
 	}
+	agent, err := c.oci.programs.of(b.spec)
+	if err != nil {
+		return nil, err
+	}
 	text, err := json.Marshal(oci.Config(ociBox(b)))
 	if err != nil {
 		return nil, err
@@ -122,7 +126,7 @@ func (c *containerdRuntime) prepare(b *box, control, home *os.File) (_ birth, er
 		NetworkNS: b.network,
 		Cgroup:    home,
 		Tasks:     tasks,
-		Files:     []*os.File{extraControl: control, extraAgent: c.oci.agent},
+		Files:     []*os.File{extraControl: control, extraAgent: agent},
 	}}, nil
 }
 

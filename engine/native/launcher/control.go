@@ -1,13 +1,16 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/version"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,6 +66,7 @@ func (l *Launcher) greetAgent(b *box) error {
 	}
 	defer linux.CloseAll(home)
 	m := wire.InitMsg{
+		Version:   version.Version,
 		Lifeline:  !b.service,
 		Linger:    b.wave.linger(),
 		Filter:    l.filter,
@@ -89,7 +93,9 @@ func (l *Launcher) greetAgent(b *box) error {
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {
 		return fmt.Errorf("setting up agent: %w", err)
 	}
-	if err := awaitReady(b.control); err != nil {
+	if err := awaitReady(b.control); errors.Is(err, unix.EPROTONOSUPPORT) {
+		return fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+	} else if err != nil {
 		return fmt.Errorf("setting up agent: %w", err)
 	}
 	b.listener.Close()

@@ -46,6 +46,7 @@ func (l *Launcher) boxOf(w *work, spec engine.Spec) (*box, error) {
 	if b.runtime = l.runtimes[kindOf(b.spec)]; b.runtime == nil {
 		return nil, fmt.Errorf("engine %q with isolation %q: %w", b.spec.Engine, b.spec.Isolation, engine.ErrNoEngine)
 	}
+	w.by(kindOf(b.spec))
 	if isGVisor(b.spec) {
 		if err := checkGVisor(b.spec); err != nil {
 			return nil, err
@@ -105,6 +106,7 @@ func only(pid int) func() []int {
 
 // init prepares the fields of a box that is built or adopted.
 func (b *box) init() {
+	b.name = b.id
 	b.slots = map[string]*cgroups.Slot{}
 	b.mounted = map[string]mounted{}
 	b.userNS = map[string]*os.File{}
@@ -112,10 +114,10 @@ func (b *box) init() {
 	b.life, b.end = context.WithCancel(context.Background())
 }
 
-// finish hands the box over to the service, if there is one.
+// finish hands the box over to the service, if there is one. A blank box is none of it yet.
 func (l *Launcher) finish(b *box) error {
 	defer b.work.begin("recording it", "", nil)()
-	if !b.service {
+	if !b.service || b.blank {
 		return nil
 	}
 	if err := b.settle(); err != nil {
@@ -132,6 +134,11 @@ func (l *Launcher) reserve(b *box) error {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)
 	}
 	b.dir = dir
+	if b.blank {
+		if err := os.Symlink(b.id, filepath.Join(dir, bornLink)); err != nil {
+			return fmt.Errorf("reserving box %q: %w", b.id, err)
+		}
+	}
 	b.private = filepath.Join(l.instance.private(), b.id)
 	if err := os.Mkdir(b.private, 0o711); err != nil {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)

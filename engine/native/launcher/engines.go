@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -10,12 +11,17 @@ import (
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// handleEngines lists the engines of this launcher. It looks at their programs at the same time.
-func (l *Launcher) handleEngines() (any, error) {
+// handleEngines lists the engines of this launcher that a client asks for. It looks at their programs at
+// the same time.
+func (l *Launcher) handleEngines(body []byte) (any, error) {
+	var m rpc.Engines
+	if err := decode(body, &m); err != nil {
+		return nil, err
+	}
 	var list rpc.EngineList
 	for _, e := range spec.Engines {
 		for _, i := range spec.Isolations {
-			if l.runtimes[kind{e, i}] != nil {
+			if l.runtimes[kind{e, i}] != nil && cmp.Or(m.Engine, e) == e && cmp.Or(m.Isolation, i) == i {
 				list.Engines = append(list.Engines, engine.EngineState{Engine: e, Isolation: i})
 			}
 		}
@@ -24,8 +30,12 @@ func (l *Launcher) handleEngines() (any, error) {
 	for n := range list.Engines {
 		s := &list.Engines[n]
 		wg.Go(func() {
+			k := kind{s.Engine, s.Isolation}
 			var err error
-			if s.Runtime, err = l.runtimes[kind{s.Engine, s.Isolation}].look(true); err != nil {
+			if s.Runtime, err = l.runtimes[k].look(true); err == nil {
+				err = l.works.full(k)
+			}
+			if err != nil {
 				s.Reason = oneline.Error(err)
 			}
 		})

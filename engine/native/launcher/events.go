@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"encoding/json"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ type events struct {
 
 	mu      sync.Mutex
 	pending map[eventKey]int64
+	ids     map[string]string // of boxes whose cgroups have another name, by that name
 }
 
 type eventKey struct {
@@ -26,7 +28,18 @@ type eventKey struct {
 }
 
 func newEvents() *events {
-	return &events{more: make(chan struct{}, 1), pending: map[eventKey]int64{}}
+	return &events{more: make(chan struct{}, 1), pending: map[eventKey]int64{}, ids: map[string]string{}}
+}
+
+// rename notes the ID of a box with cgroups called name, or forgets it if id is empty.
+func (e *events) rename(name, id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if id == "" || id == name {
+		delete(e.ids, name)
+	} else {
+		e.ids[name] = id
+	}
 }
 
 var eventKinds = map[cgroups.Limit]engine.EventKind{
@@ -37,7 +50,8 @@ var eventKinds = map[cgroups.Limit]engine.EventKind{
 // add is called by the Watcher, with the name of a cgroup.
 func (e *events) add(cgroup string, limit cgroups.Limit, count int64) {
 	e.mu.Lock()
-	e.pending[eventKey{boxOf(cgroup), eventKinds[limit]}] = count
+	box := boxOf(cgroup)
+	e.pending[eventKey{cmp.Or(e.ids[box], box), eventKinds[limit]}] = count
 	e.mu.Unlock()
 	e.wake()
 }

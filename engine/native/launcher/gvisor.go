@@ -18,6 +18,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/oci"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
@@ -37,11 +38,11 @@ type gvisor struct {
 	ociPrograms
 	native
 	launcher *Launcher
-	dir      string // of the copy of this program, in the launcher's own tmpfs
+	dir      string // of a copy of boxd-agent, in the launcher's own tmpfs
 
 	copying sync.Mutex // held to make the copy
-	proving sync.Mutex // held to prove
-	proof   proof
+	proving sync.Mutex // guards proof
+	proof   *proof     // the last one
 }
 
 // isGVisor reports whether commands of a box run behind a kernel of its own.
@@ -86,14 +87,14 @@ func limitsOf(s engine.Spec, l engine.Limits) cgroups.Limits {
 	return c
 }
 
-// init returns a mount of a directory with a copy of this program, which sandboxes share. They could
+// init returns a mount of a directory with a copy of boxd-agent, which sandboxes share. They could
 // not map the sealed one, and a static program of glibc does not start from a descriptor alone.
 func (g *gvisor) init() (*os.File, error) {
 	g.copying.Lock()
 	defer g.copying.Unlock()
-	path := filepath.Join(g.dir, "boxd-init")
+	path := filepath.Join(g.dir, programs.Agent)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := copySelf(g.dir, path); err != nil {
+		if err := g.copyAgent(path); err != nil {
 			return nil, err
 		}
 	}
@@ -109,11 +110,15 @@ func (g *gvisor) init() (*os.File, error) {
 	return tree, nil
 }
 
-func copySelf(dir, path string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+func (g *gvisor) copyAgent(path string) error {
+	if err := os.MkdirAll(g.dir, 0o755); err != nil {
 		return err
 	}
-	self, err := os.Open("/proc/self/exe")
+	agent, err := g.programs.agent.get()
+	if err != nil {
+		return err
+	}
+	self, err := os.Open(linux.FdPath(agent))
 	if err != nil {
 		return err
 	}
@@ -154,7 +159,7 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 	init, err := g.init()
 	if err != nil {
 		runsc.Close()
-		return nil, nil, fmt.Errorf("making boxd-init readable in a sandbox: %w", err)
+		return nil, nil, fmt.Errorf("making boxd-agent readable in a sandbox: %w", err)
 	}
 	files := []*os.File{runsc, init}
 	guest := oci.Guest{
@@ -231,11 +236,30 @@ const (
 	proofAge  = time.Minute
 )
 
-// proof is what the last attempt at a sandbox showed.
+// proof is an attempt at a sandbox.
 type proof struct {
-	file oci.File // of the program
-	when time.Time
+	file oci.File // the program
+	work *work
+	over chan struct{} // closed when what follows is valid
 	err  error
+	when time.Time
+	// tried: a sandbox was started. Otherwise nothing is known: the attempt got no turn.
+	tried bool
+}
+
+const unknownProof = "whether a gVisor sandbox works here is not known yet"
+
+// holds reports whether p answers for a program, or will.
+func (p *proof) holds(file oci.File) bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.over:
+		return p.tried && p.file == file && (p.err == nil || time.Since(p.when) < proofAge)
+	default:
+		return true
+	}
 }
 
 // look implements boxRuntime. For a list of engines, it proves that a sandbox works: whether the kernel,
@@ -245,51 +269,76 @@ func (g *gvisor) look(fresh bool) (string, error) {
 	if err != nil || !fresh {
 		return name, err
 	}
-	g.proving.Lock()
-	defer g.proving.Unlock()
 	file := g.program(false).file
-	if g.proof.file != file || g.proof.when.IsZero() || g.proof.err != nil && time.Since(g.proof.when) > proofAge {
-		g.proof = proof{file: file, err: g.prove(), when: time.Now()}
+	g.proving.Lock()
+	p := g.proof
+	if !p.holds(file) {
+		p = g.prove(file)
+		g.proof = p
 	}
-	return name, g.proof.err
+	g.proving.Unlock()
+	select {
+	case <-p.over:
+		err = p.err
+	case <-time.After(proofTime + time.Second): // it has no turn: once it has one, it takes no longer
+		err = fmt.Errorf("%s: %s", unknownProof, g.launcher.works.textOf(p.work))
+	}
+	if err != nil && !errors.Is(err, engine.ErrNoEngine) {
+		err = fmt.Errorf("%w: %w", engine.ErrNoEngine, err)
+	}
+	return name, err
 }
 
-// prove builds a probe box and runs a command in it, within proofTime. What then still comes of the box
-// is removed in the background.
-func (g *gvisor) prove() error {
+// prove starts to build a probe box and to run a command in it, which ends within proofTime once the box has its
+// turn among others. What then still comes of the box is removed in the background.
+func (g *gvisor) prove(file oci.File) *proof {
 	l := g.launcher
-	w := &work{what: "trying a gVisor sandbox"}
+	w := &work{what: "waiting for the turn of a probe box"}
 	l.works.add(w)
 	w.makes("probe-"+strings.ToLower(rand.Text()), true)
-	result := make(chan error, 1)
-	l.requests.Go(func() {
+	p := &proof{file: file, work: w, over: make(chan struct{})}
+	began, result := make(chan struct{}), make(chan error, 1)
+	go func() {
 		defer w.end()
-		if err := w.enter(l.creating); err != nil {
+		b, err := l.boxOf(w, engine.Spec{ID: w.box, Engine: spec.EngineOCI, Isolation: spec.IsolationGVisor, AllowDegraded: true})
+		if err == nil {
+			err = w.enter(l.creating[w.kind])
+		}
+		if err != nil {
 			result <- err
 			return
 		}
 		defer w.leave()
-		b, err := l.boxOf(w, engine.Spec{ID: w.box, Engine: spec.EngineOCI, Isolation: spec.IsolationGVisor, AllowDegraded: true})
-		if err == nil {
-			err = l.create(w, b)
-		}
-		if err == nil {
+		close(began)
+		if err = l.create(w, b); err == nil {
 			err = b.runNothing()
 			_ = l.abandon(b, err) // the next launcher removes and reports what is left
 		}
 		result <- err
-	})
-	select {
-	case err := <-result:
-		if err != nil {
-			return fmt.Errorf("%w: a gVisor sandbox does not work here: %w", engine.ErrNoEngine, err)
+	}()
+	l.requests.Go(func() { // so that the launcher waits for it, unless it hangs
+		defer close(p.over)
+		var err error
+		select {
+		case <-began:
+			p.tried = true
+			select {
+			case err = <-result:
+			case <-time.After(proofTime):
+				err = fmt.Errorf("one that runs one command is not there after %v, and was killed: %s", proofTime, l.works.textOf(w))
+				w.refuse(fmt.Sprintf("it took more than %v", proofTime))
+			}
+		case err = <-result:
 		}
-		return nil
-	case <-time.After(proofTime):
-		at := l.works.textOf(w)
-		w.refuse(fmt.Sprintf("it took more than %v", proofTime))
-		return fmt.Errorf("%w: a gVisor sandbox that runs one command is not there after %v, and was killed: %s", engine.ErrNoEngine, proofTime, at)
-	}
+		p.when = time.Now()
+		switch {
+		case err != nil && !p.tried:
+			p.err = fmt.Errorf("%s: %w", unknownProof, err)
+		case err != nil:
+			p.err = fmt.Errorf("a gVisor sandbox does not work here: %w", err)
+		}
+	})
+	return p
 }
 
 // runNothing runs one command of our own in the box, and returns an error unless it exits with 0.
@@ -316,7 +365,7 @@ func (b *box) runNothing() error {
 		return err
 	}
 	defer null.Close()
-	m := wire.SpawnMsg{Args: []string{"boxd-init", "version"}, Self: true, Dir: "/", UID: engine.MaxID, GID: engine.MaxID, Tasks: uint32(described.Tasks)}
+	m := wire.SpawnMsg{Args: []string{programs.Agent, "version"}, Self: true, Dir: "/", UID: engine.MaxID, GID: engine.MaxID, Tasks: uint32(described.Tasks)}
 	fds := append([]*os.File{null, null, null}, files[:1+described.Tasks]...)
 	if err := conn.Send(wire.TypeSpawn, 1, m.Marshal(), fds...); err != nil {
 		return err

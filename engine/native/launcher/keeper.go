@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
@@ -27,6 +28,9 @@ import (
 func Keeper(o ServiceOptions) error {
 	if !exeseal.IsSelfExeCloned() {
 		return executeSealed(o.args("keeper"))
+	}
+	if o.programs.Agent == nil {
+		return errNoPrograms
 	}
 	unix.Umask(0o022)
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
@@ -215,11 +219,11 @@ func (k *keeper) start() (int, error) {
 		return 0, err
 	}
 	defer null.Close()
-	args := append(k.options.args("launcher", "--service"), "--prepared")
+	args := append(append(k.options.args("launcher", "--service"), "--prepared"), programs.Args(listenFD+1)...)
 	pid, _, err := syscall.StartProcess("/proc/self/exe", args, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(os.Environ(), "LISTEN_FDS=1", "LISTEN_PID="+keeperPID),
-		Files: []uintptr{null.Fd(), null.Fd(), 2, k.socket.Fd()},
+		Files: []uintptr{null.Fd(), null.Fd(), 2, k.socket.Fd(), k.options.programs.Agent.Fd(), k.options.programs.Unpacker.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS},
 	})
 	if err != nil {

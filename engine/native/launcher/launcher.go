@@ -10,18 +10,19 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/native/seccomp"
 	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
+	_ "github.com/boxd/boxd/internal/smallmem"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
@@ -48,16 +49,18 @@ type Launcher struct {
 	layers     *layerStore
 	filter     []byte                 // the agents' seccomp program
 	unpacker   func() ([]byte, error) // the same in boxes that unpack
+	programs   boxPrograms
 	runtimes   map[kind]boxRuntime
 	containerd *containerdRuntime // one of runtimes; nil without boxd-containerd
 	networks   *networks
 	waves      waves // of boxes that end with this launcher
 	views      views
-	creating   chan struct{} // has one element per create at work
-	budget     *budget       // of requests
-	works      *works        // requests in progress
-	pulse      pulse         // whether boxes can be built
-	trials     trials        // of directories
+	creating   map[kind]chan struct{} // has one element per create at work with the runtime
+	budget     *budget                // of requests
+	works      *works                 // requests in progress
+	pulse      pulse                  // whether boxes can be built
+	pool       *pool                  // boxes that are built ahead of time
+	trials     trials                 // of directories
 	// generation numbers the launchers of an instance. Slot numbers begin with it, so
 	// no number is used twice.
 	generation int64
@@ -85,7 +88,7 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [--oci-runtime PATH].
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] --programs FD,FD.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
@@ -134,6 +137,8 @@ func sayHello(conn *wire.Conn, h rpc.Hello) error {
 type options struct {
 	stateDir, dataDir string
 	runtimes          rpc.Runtimes
+	programs          programs.Files
+	pool              int // see ServiceOptions
 }
 
 func parseOptions(args []string) (o options, err error) {
@@ -143,6 +148,14 @@ func parseOptions(args []string) (o options, err error) {
 			o.stateDir = value
 		case name == "--data-dir":
 			o.dataDir = value
+		case name == programs.Option:
+			if o.programs, err = programs.Inherited(value); err != nil {
+				return o, err
+			}
+		case name == "--pool":
+			if o.pool, err = parsePool(value); err != nil {
+				return o, err
+			}
 		case o.runtimes.Parse(name, value):
 		default:
 			return o, fmt.Errorf("option %q: unknown", name)
@@ -166,19 +179,20 @@ func open(o options, s *service) (l *Launcher, err error) {
 	if !exeseal.IsSelfExeCloned() {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
 	}
+	if o.programs.Agent == nil {
+		return nil, errNoPrograms
+	}
 	l = &Launcher{
 		service: s,
 		boxes:   map[string]*box{},
 		deny:    append([]string{o.stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
-		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
-		// but commands in other boxes wait 10 to 20 % longer meanwhile.
-		creating: make(chan struct{}, runtime.NumCPU()),
 	}
 	if o.dataDir != "" {
 		l.deny = append(l.deny, o.dataDir)
 	}
+	l.pool = newPool(l, o.pool)
 	if l.filter, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp filter: %w", err)
 	}
@@ -191,6 +205,7 @@ func open(o options, s *service) (l *Launcher, err error) {
 
 func (l *Launcher) openHost(o options) error {
 	avoidHugePages()
+	l.programs.open(o.programs)
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}
@@ -222,9 +237,7 @@ func (l *Launcher) openHost(o options) error {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
-	if err := l.openRuntimes(o.runtimes); err != nil {
-		return err
-	}
+	l.openRuntimes(o.runtimes)
 	if err := l.hideCgroups(); err != nil {
 		return err
 	}
@@ -238,6 +251,7 @@ func (l *Launcher) openHost(o options) error {
 	l.stopWatching = make(chan struct{})
 	l.watching.Go(func() { l.watchOutside(l.stopWatching) })
 	l.watching.Go(func() { l.refreshVisible(l.stopWatching) })
+	l.pool.start()
 	return nil
 }
 
@@ -278,6 +292,7 @@ func (l *Launcher) serveClient(c *client) error {
 			c.creates.Add(1)
 		}
 		w := l.works.request(c.conn, frame)
+		l.pool.noteRequest()
 		l.requests.Go(func() {
 			defer l.budget.give(cost)
 			l.answer(w, frame)
@@ -317,6 +332,9 @@ func (l *Launcher) discard(b *box) error {
 		l.storage.dropAll(b.id)
 		l.layers.dropAll(b.id)
 	}
+	if l.service != nil {
+		l.service.events.rename(b.name, "")
+	}
 	return nil
 }
 
@@ -341,9 +359,10 @@ func (l *Launcher) removeAgain(id string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), id)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
+	name := bornName(l.instance.dir, id) // sweepBox forgets it
+	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), name)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
 	if err == nil {
-		owner := l.instance.owner(id)
+		owner := l.instance.owner(name)
 		err = releaseLeases(filepath.Join(l.instance.state, "ids"), func(of string) bool { return of == owner })
 	}
 	if err != nil {
@@ -366,14 +385,14 @@ func (l *Launcher) close() error {
 		// The end of the process would not release it while a thread hangs in the kernel.
 		defer l.instance.lock.Close()
 	}
+	errs := []error{l.pool.close()}
 	if err := l.drain(); err != nil {
-		return err // the next launcher adopts or removes the boxes
+		return errors.Join(append(errs, err)...) // the next launcher adopts or removes the boxes
 	}
 	if l.stopWatching != nil {
 		close(l.stopWatching)
 		l.watching.Wait()
 	}
-	var errs []error
 	if l.service == nil {
 		errs = append(errs, l.discardAll(l.takeBoxes(anyBox)), l.abandonLayers(l.layers.unfinished()))
 	} else { // the boxes of a service stay

@@ -13,7 +13,7 @@ import (
 )
 
 // native is libcontainer, in this process.
-type native struct{}
+type native struct{ programs *boxPrograms }
 
 // nativeBirth implements birth.
 type nativeBirth struct {
@@ -22,7 +22,11 @@ type nativeBirth struct {
 	process   *libcontainer.Process
 }
 
-func (native) prepare(b *box, control, home *os.File) (birth, error) {
+func (n native) prepare(b *box, control, home *os.File) (birth, error) {
+	program, err := n.programs.of(b.spec)
+	if err != nil {
+		return nil, err
+	}
 	c := config(b.spec, b.id, b.root.Path(), b.root.Dev(), fdPath(b.user), fdPath(b.network), b.lease.Base)
 	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
 	if err != nil {
@@ -30,12 +34,12 @@ func (native) prepare(b *box, control, home *os.File) (birth, error) {
 	}
 	return &nativeBirth{box: b, container: container, process: &libcontainer.Process{
 		Init:       true,
-		Args:       []string{"/proc/self/exe", "agent"},
+		Args:       []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraProgram), "agent"},
 		Env:        agentEnv,
 		Cwd:        "/",
 		UID:        initID(b.spec),
 		GID:        initID(b.spec),
-		ExtraFiles: []*os.File{extraControl: control, extraCgroup: home},
+		ExtraFiles: []*os.File{extraControl: control, extraCgroup: home, extraProgram: program},
 	}}, nil
 }
 

@@ -20,7 +20,7 @@ import (
 // ociRuntime is an OCI runtime, a program that this process starts for each box.
 type ociRuntime struct {
 	ociPrograms
-	agent *os.File // this program's sealed copy, O_PATH, which PID 1 executes
+	programs *boxPrograms
 }
 
 // ociPrograms finds the program of a runtime.
@@ -79,8 +79,7 @@ func (o *ociPrograms) program(fresh bool) ociProgram {
 	return now
 }
 
-// extraAgent is what PID 1 executes, as one of the descriptors that it gets, counted from 3. The agent
-// closes it.
+// extraAgent is extraProgram, for PID 1 of a box that an OCI runtime starts in its cgroup.
 const extraAgent = extraControl + 1
 
 // ociBirth implements birth.
@@ -99,14 +98,18 @@ func (o *ociRuntime) prepare(b *box, control, home *os.File) (birth, error) {
 	if err := forbidUserNS(b.user); err != nil {
 		return nil, err
 	}
+	agent, err := o.programs.of(b.spec)
+	if err != nil {
+		return nil, err
+	}
 	bundle := filepath.Join(b.private, "bundle")
-	err := oci.WriteBundle(bundle, oci.Config(ociBox(b)))
+	err = oci.WriteBundle(bundle, oci.Config(ociBox(b)))
 	if err != nil {
 		return nil, err
 	}
 	return &ociBirth{box: b, runtime: program.Runtime, order: oci.Start{
 		ID: b.id, Bundle: bundle, State: filepath.Join(b.private, "oci"),
-		Files:  []*os.File{extraControl: control, extraAgent: o.agent},
+		Files:  []*os.File{extraControl: control, extraAgent: agent},
 		Cgroup: home,
 		On: func(start func() error) error {
 			return linux.OnThrowawayThread(func() error {

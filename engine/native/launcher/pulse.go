@@ -38,7 +38,7 @@ type probe struct {
 
 // canBuild returns nil if boxes can be built, and otherwise the reason why not.
 func (l *Launcher) canBuild() error {
-	if hangs := l.works.report(); hangs != "" {
+	if hangs := l.works.report(nativeKind); hangs != "" {
 		return unavailable(hangs)
 	}
 	l.works.mu.Lock()
@@ -74,6 +74,7 @@ func (l *Launcher) probe() *probe {
 	l.pulse.last = p
 	l.works.add(p.work)
 	p.work.makes("probe-"+strings.ToLower(rand.Text()), true)
+	p.work.by(nativeKind)
 	go l.runProbe(p)
 	l.requests.Go(func() { // so that the launcher waits for the removal of the box, unless it hangs
 		select {
@@ -88,7 +89,7 @@ func (l *Launcher) probe() *probe {
 func (l *Launcher) runProbe(p *probe) {
 	defer close(p.over)
 	defer p.work.end()
-	if p.err = p.work.enter(l.creating); p.err != nil {
+	if p.err = p.work.enter(l.creating[nativeKind]); p.err != nil {
 		close(p.built)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -146,23 +147,27 @@ func sameFile(a, b string) (bool, error) {
 // kind names a runtime by what a client asks for.
 type kind struct{ engine, isolation string }
 
+var nativeKind = kind{spec.EngineNative, spec.IsolationNamespaces}
+
 func kindOf(s engine.Spec) kind { return kind{s.Engine, s.Isolation} }
 
 // openRuntimes makes the runtimes of this launcher. It looks at no program: a runtime does that when
 // it is needed.
-func (l *Launcher) openRuntimes(programs rpc.Runtimes) error {
-	exe, err := os.OpenFile("/proc/self/exe", unix.O_PATH, 0)
-	if err != nil {
-		return err
-	}
-	runc := &ociRuntime{ociPrograms: ociPrograms{name: "runc", path: programs.OCI}, agent: exe}
+func (l *Launcher) openRuntimes(programs rpc.Runtimes) {
+	libcontainer := native{&l.programs}
+	runc := &ociRuntime{ociPrograms: ociPrograms{name: "runc", path: programs.OCI}, programs: &l.programs}
 	l.runtimes = map[kind]boxRuntime{
-		{spec.EngineNative, spec.IsolationNamespaces}: native{},
-		{spec.EngineOCI, spec.IsolationNamespaces}:    runc,
-		{spec.EngineOCI, spec.IsolationGVisor}:        &gvisor{ociPrograms: ociPrograms{name: "runsc", path: programs.GVisor}, launcher: l, dir: filepath.Join(l.instance.private(), "guest")},
+		nativeKind: libcontainer,
+		{spec.EngineOCI, spec.IsolationNamespaces}: runc,
+		{spec.EngineOCI, spec.IsolationGVisor}:     &gvisor{ociPrograms: ociPrograms{name: "runsc", path: programs.GVisor}, native: libcontainer, launcher: l, dir: filepath.Join(l.instance.private(), "guest")},
 	}
 	if l.containerd = l.openContainerd(programs, runc); l.containerd != nil {
 		l.runtimes[kind{spec.EngineContainerd, spec.IsolationNamespaces}] = l.containerd
 	}
-	return nil
+	l.creating = map[kind]chan struct{}{}
+	for k := range l.runtimes {
+		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
+		// but commands in other boxes wait 10 to 20 % longer meanwhile.
+		l.creating[k] = make(chan struct{}, runtime.NumCPU())
+	}
 }

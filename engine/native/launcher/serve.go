@@ -91,8 +91,10 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeEngines:
-		reply, err = l.handleEngines()
+		reply, err = l.handleEngines(r.Body)
 		return reply, nil, err
+	case rpc.TypePool:
+		return l.pool.state(), nil, nil
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
 	case rpc.TypeMakeLayer, rpc.TypePublishLayer, rpc.TypeAbandonLayer, rpc.TypeRemoveLayer, rpc.TypeLayers:
@@ -183,11 +185,11 @@ func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File
 	if err != nil {
 		return rpc.Created{}, nil, err
 	}
-	if err := w.enter(l.creating); err != nil {
+	if err := w.enter(l.creating[w.kind]); err != nil {
 		return rpc.Created{}, nil, err
 	}
 	defer w.leave()
-	if err := l.create(w, b); err != nil {
+	if b, err = l.obtain(w, b); err != nil {
 		return rpc.Created{}, nil, err
 	}
 	done := w.begin("handing it over", "", nil)
@@ -228,9 +230,12 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	if err != nil || !withSlot {
 		return created, files, err
 	}
-	first, err := b.newSlot()
-	if err != nil {
-		return created, files, err
+	first := b.first
+	b.first = nil
+	if first == nil {
+		if first, err = b.newSlot(); err != nil {
+			return created, files, err
+		}
 	}
 	var slotFiles []*os.File
 	created.First, slotFiles = describe(first)

@@ -51,7 +51,7 @@ func Service(o ServiceOptions) error {
 	s.roots, err = o.roots()
 	var l *Launcher
 	if err == nil {
-		l, err = open(options{o.StateDir, o.DataDir, o.Runtimes}, s)
+		l, err = open(options{o.StateDir, o.DataDir, o.Runtimes, o.programs, o.Pool}, s)
 	}
 	if err != nil {
 		s.refuseAll(err)
@@ -195,7 +195,7 @@ func (s *service) takeClient(c *client) (rpc.Hello, error) {
 // hello describes the launcher and its options.
 func (s *service) hello() rpc.Hello {
 	return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.ClientUID,
-		DataDir: s.DataDir, MountRoots: s.MountRoots, Workspaces: s.Workspaces, Runtimes: s.Runtimes}
+		DataDir: s.DataDir, Pool: s.Pool, MountRoots: s.MountRoots, Workspaces: s.Workspaces, Runtimes: s.Runtimes}
 }
 
 // dropClient makes room for the next client.

@@ -69,7 +69,7 @@ func (l *Launcher) handleAdopt(b *box, _ rpc.Box) (any, []*os.File, error) {
 func (l *Launcher) list() (list rpc.List, err error) {
 	entries, err := os.ReadDir(l.instance.boxes())
 	for _, e := range entries {
-		if !l.works.isProbe(e.Name()) {
+		if !l.works.isProbe(e.Name()) && !l.pool.owns(e.Name()) {
 			list.IDs = append(list.IDs, e.Name())
 		}
 	}

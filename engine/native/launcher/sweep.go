@@ -97,7 +97,7 @@ func sweepInstance(ctx context.Context, state, dir string, again bool, host *cgr
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	failed := sweepBoxes(ctx, dir, boxes, host)
-	err = errors.Join(sweepCgroups(ctx, host, proofName(dir)), sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed))
+	err = errors.Join(sweepCgroups(ctx, host, proofName(dir)), sweepLeases(filepath.Join(state, "ids"), dir, failed))
 	if err == nil && len(failed) == 0 {
 		err = os.RemoveAll(dir)
 	}
@@ -135,7 +135,7 @@ func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgro
 }
 
 func sweepBox(ctx context.Context, dir, id string, host *cgroups.Host) error {
-	if err := sweepCgroups(ctx, host, cgroupName(dir, id)); err != nil {
+	if err := sweepCgroups(ctx, host, cgroupName(dir, bornName(dir, id))); err != nil {
 		return err
 	}
 	return os.RemoveAll(filepath.Join(dir, "boxes", id))
@@ -183,11 +183,15 @@ func explain(group *cgroups.Group, err error) error {
 	return fmt.Errorf("%d processes do not end, such as %s: %w", len(pids), first, err)
 }
 
-// sweepLeases gives back the id ranges of a dead instance, except those of the boxes in
-// keep.
-func sweepLeases(dir, instance string, keep map[string]error) error {
-	return releaseLeases(dir, func(owner string) bool {
-		of, box, ok := strings.Cut(owner, "/")
-		return ok && of == instance && keep[box] == nil
+// sweepLeases gives back the id ranges of a dead instance with directory dir, except those of the
+// boxes in keep.
+func sweepLeases(ids, dir string, keep map[string]error) error {
+	names := map[string]bool{}
+	for box, err := range keep {
+		names[bornName(dir, box)] = err != nil
+	}
+	return releaseLeases(ids, func(owner string) bool {
+		of, name, ok := strings.Cut(owner, "/")
+		return ok && of == filepath.Base(dir) && !names[name]
 	})
 }

@@ -21,8 +21,8 @@ const (
 	stallTime = 5 * time.Second
 	// giveUpTime is how long it may be at one step before its client gets an error.
 	giveUpTime = 30 * time.Second
-	// maxHanging is how many creates may hang at once. Each holds threads, descriptors and
-	// cgroups of this process; further creates are refused at once.
+	// maxHanging is how many creates may hang at once, with each runtime. Each holds threads,
+	// descriptors and cgroups of this process; further creates are refused at once.
 	maxHanging = 16
 )
 
@@ -30,8 +30,8 @@ const (
 type works struct {
 	mu      sync.Mutex
 	all     map[*work]struct{}
-	hanging int       // creates that hang
-	built   time.Time // when a box was last built
+	hanging map[kind]int // creates that hang. A runtime that hangs is no reason to refuse boxes of another
+	built   time.Time    // when a box was last built
 }
 
 // work is one request in progress. A nil work records no steps.
@@ -46,6 +46,7 @@ type work struct {
 
 	// Guarded by all.mu.
 	box      string // the box that is created; empty for other requests
+	kind     kind   // of the box, once its runtime is known
 	probe    bool   // the box is a probe of the launcher itself, see pulse
 	steps    []*step
 	stalled  int    // how many of the steps hang
@@ -70,7 +71,7 @@ type step struct {
 	done   bool
 }
 
-func newWorks() *works { return &works{all: map[*work]struct{}{}} }
+func newWorks() *works { return &works{all: map[*work]struct{}{}, hanging: map[kind]int{}} }
 
 // Requests other than creates have one step each. Those in slowNames may take long without
 // hanging.
@@ -88,6 +89,7 @@ var (
 		rpc.TypeVolumes: "listing volumes", rpc.TypeOpenDirectory: "opening a directory",
 		rpc.TypeMakeLayer: "making a layer", rpc.TypeLayers: "listing layers",
 		rpc.TypeOutside: "asking what a box holds outside its charge", rpc.TypeWhere: "asking after a request",
+		rpc.TypePool: "looking at the pool",
 	}
 )
 
@@ -116,6 +118,22 @@ func (w *work) makes(box string, probe bool) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
 	w.box, w.probe = box, probe
+}
+
+// by notes which runtime builds the box, before the create takes a slot.
+func (w *work) by(k kind) {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.kind = k
+}
+
+// cannot returns an error that boxes cannot be built now. Only native boxes depend on the launcher
+// alone: with the others, another engine may work.
+func (k kind) cannot(why string) error {
+	if k == nativeKind {
+		return unavailable(why)
+	}
+	return fmt.Errorf("%w: %s", engine.ErrNoEngine, why)
 }
 
 func (w *work) end() {
@@ -153,7 +171,7 @@ func (w *work) finish(s *step) {
 	}
 	if s.hangs {
 		if w.stalled--; w.stalled == 0 {
-			w.all.hanging--
+			w.all.hanging[w.kind]--
 		}
 	}
 }
@@ -167,7 +185,7 @@ func (w *work) stall(s *step) {
 	}
 	s.hangs = true
 	if w.stalled++; w.stalled == 1 {
-		w.all.hanging++
+		w.all.hanging[w.kind]++
 	}
 	w.releaseLocked()
 	late := w.forsaken
@@ -207,7 +225,7 @@ func (w *work) refuse(why string) {
 		return
 	}
 	w.over = true
-	w.why = unavailable(fmt.Sprintf("box %q: %s", w.box, why))
+	w.why = w.kind.cannot(fmt.Sprintf("box %q: %s", w.box, why))
 	if w.failure != nil {
 		w.why = fmt.Errorf("%w; before: %w", w.why, w.failure)
 	}
@@ -272,10 +290,10 @@ func (w *work) failed(err error) {
 	w.failure = err
 }
 
-// enter waits for one of the slots, whose number bounds how many creates work at a time.
-// Creates that hang have no slot.
+// enter waits for one of the slots, whose number bounds how many creates with one runtime work at a
+// time. Creates that hang have no slot.
 func (w *work) enter(slots chan struct{}) error {
-	if err := w.all.full(); err != nil {
+	if err := w.all.full(w.kind); err != nil {
 		return err
 	}
 	select {
@@ -286,7 +304,7 @@ func (w *work) enter(slots chan struct{}) error {
 	w.all.mu.Lock()
 	w.release = func() { <-slots }
 	w.all.mu.Unlock()
-	err := w.all.full() // the creates before it may hang by now
+	err := w.all.full(w.kind) // the creates before it may hang by now
 	if err != nil {
 		w.leave()
 	}
@@ -299,15 +317,15 @@ func (w *work) leave() {
 	w.releaseLocked()
 }
 
-// full returns an error if so many creates hang that no further one is tried.
-func (a *works) full() error {
+// full returns an error if so many creates with a runtime hang that no further one is tried.
+func (a *works) full(k kind) error {
 	a.mu.Lock()
-	n := a.hanging
+	n := a.hanging[k]
 	a.mu.Unlock()
 	if n < maxHanging {
 		return nil
 	}
-	return unavailable(fmt.Sprintf("no further box is tried: %s", a.report()))
+	return k.cannot(fmt.Sprintf("no further box is tried: %s", a.report(k)))
 }
 
 // noteBuilt notes that the kernel can build boxes.
@@ -361,18 +379,18 @@ func (a *works) forsake(conn *wire.Conn) {
 	}
 }
 
-// report says at which step creates hang, or returns "". It names no box and no path.
-func (a *works) report() string {
+// report says at which step creates with a runtime hang, or returns "". It names no box and no path.
+func (a *works) report(k kind) string {
 	a.mu.Lock()
 	var oldest *step
 	for w := range a.all {
 		for _, s := range w.steps {
-			if s.hangs && (oldest == nil || s.since.Before(oldest.since)) {
+			if w.kind == k && s.hangs && (oldest == nil || s.since.Before(oldest.since)) {
 				oldest = s
 			}
 		}
 	}
-	n := a.hanging
+	n := a.hanging[k]
 	a.mu.Unlock()
 	switch {
 	case oldest == nil:

@@ -20,6 +20,7 @@ func newCreate(t *testing.T, a *works, conn *wire.Conn, box string, slots chan s
 	t.Helper()
 	w := a.request(conn, &wire.Frame{Type: rpc.TypeCreate, ID: 7})
 	w.makes(box, false)
+	w.by(nativeKind)
 	if err := w.enter(slots); err != nil {
 		t.Fatal(err)
 	}
@@ -40,13 +41,13 @@ func TestHangingWork(t *testing.T) {
 			time.Sleep(stallTime - time.Millisecond)
 			done()
 		}
-		if text := a.report(); text != "" || len(slots) != 1 {
+		if text := a.report(nativeKind); text != "" || len(slots) != 1 {
 			t.Errorf("a slow create: %q, %d slots taken", text, len(slots))
 		}
 		w.begin("attaching a mount", `at "/secret"`, nil)
 		time.Sleep(stallTime)
 		synctest.Wait()
-		text := a.report()
+		text := a.report(nativeKind)
 		if !strings.Contains(text, "attaching a mount has taken 5.0 s") || strings.Contains(text, "secret") || strings.Contains(text, "b1") || len(slots) != 0 {
 			t.Errorf("a create that hangs: %q, %d slots taken", text, len(slots))
 		}
@@ -62,7 +63,7 @@ func TestHangingWork(t *testing.T) {
 		if !errors.Is(w.why, engine.ErrNoLauncher) || !strings.Contains(w.why.Error(), `attaching a mount at "/secret" has taken 30.0 s`) || killed != 1 {
 			t.Errorf("given up with %v, killed %d times", w.why, killed)
 		}
-		if w.complete() || a.report() == "" || a.idle() {
+		if w.complete() || a.report(nativeKind) == "" || a.idle() {
 			t.Error("one that was given up hangs no more, or got its box")
 		}
 		w.onRefusal(func() { killed++ })
@@ -71,7 +72,7 @@ func TestHangingWork(t *testing.T) {
 		}
 		w.finish(w.steps[0])
 		w.end()
-		if text := a.report(); text != "" || !a.idle() || a.hanging != 0 {
+		if text := a.report(nativeKind); text != "" || !a.idle() || a.hanging[nativeKind] != 0 {
 			t.Errorf("after its end: %q", text)
 		}
 	})
@@ -118,9 +119,57 @@ func TestTooManyHang(t *testing.T) {
 		}
 		w := a.request(nil, &wire.Frame{Type: rpc.TypeCreate})
 		w.makes("b", false)
+		w.by(nativeKind)
 		if err := w.enter(slots); !errors.Is(err, engine.ErrNoLauncher) || !strings.Contains(err.Error(), "the making of 16 boxes hangs") || len(slots) != 0 {
 			t.Errorf("one more: %v", err)
 		}
+	})
+}
+
+// Creates with another runtime that hang are no sign that native boxes cannot be built, and leave them
+// their turns. They are refused as those of an engine that is not available, so that the next one is tried.
+func TestForeignHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &Launcher{works: newWorks(), runtimes: map[kind]boxRuntime{nativeKind: native{}}}
+		l.works.noteBuilt()
+		foreign := kind{"containerd", "namespaces"}
+		enter := func(k kind, slots chan struct{}) (*work, error) {
+			w := l.works.request(nil, &wire.Frame{Type: rpc.TypeCreate})
+			w.makes("b", false)
+			w.by(k)
+			return w, w.enter(slots)
+		}
+		slots, own := make(chan struct{}, maxHanging), make(chan struct{}, 1)
+		var first *work
+		for range maxHanging {
+			w, err := enter(foreign, slots)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.begin("starting its init stage", "", nil); first == nil {
+				first = w
+			}
+		}
+		time.Sleep(stallTime)
+		synctest.Wait()
+		l.works.noteBuilt()
+		if err := l.canBuild(); err != nil {
+			t.Errorf("health: %v", err)
+		}
+		if w, err := enter(nativeKind, own); err != nil {
+			t.Errorf("a native box: %v", err)
+		} else {
+			w.leave()
+			w.end()
+		}
+		if _, err := enter(foreign, slots); !errors.Is(err, engine.ErrNoEngine) || errors.Is(err, engine.ErrNoLauncher) || !strings.Contains(err.Error(), "the making of 16 boxes hangs") {
+			t.Errorf("one more with the same runtime: %v", err)
+		}
+		time.Sleep(giveUpTime - stallTime)
+		if <-first.refused; !errors.Is(first.why, engine.ErrNoEngine) || errors.Is(first.why, engine.ErrNoLauncher) {
+			t.Errorf("given up with %v", first.why)
+		}
+		synctest.Wait()
 	})
 }
 

@@ -64,6 +64,8 @@ type Hello struct {
 	Workspaces string   `json:",omitempty"`
 	// Runtimes of a service, as on its command line.
 	Runtimes Runtimes
+	// Pool of a service, as on its command line.
+	Pool int `json:",omitempty"`
 }
 
 // Create asks for a box.

@@ -1,5 +1,10 @@
 package rpc
 
+import (
+	"maps"
+	"slices"
+)
+
 // Runtimes names the programs that build boxes for a launcher, besides the launcher itself. Only root
 // chooses them, when it starts the launcher.
 type Runtimes struct {
@@ -21,33 +26,29 @@ type Runtimes struct {
 	GVisor string `json:",omitempty"`
 }
 
+// options are the fields and their options on the launcher's command line.
+func (r *Runtimes) options() map[string]*string {
+	return map[string]*string{
+		"--oci-runtime": &r.OCI, "--gvisor-runtime": &r.GVisor,
+		"--containerd": &r.Containerd, "--containerd-address": &r.ContainerdAddress, "--containerd-runtime": &r.ContainerdRuntime,
+	}
+}
+
 // Parse takes one option of the launcher's command line. It returns false for an unknown one.
 func (r *Runtimes) Parse(name, value string) bool {
-	switch name {
-	case "--oci-runtime":
-		r.OCI = value
-	case "--containerd":
-		r.Containerd = value
-	case "--containerd-address":
-		r.ContainerdAddress = value
-	case "--containerd-runtime":
-		r.ContainerdRuntime = value
-	case "--gvisor-runtime":
-		r.GVisor = value
-	default:
-		return false
+	field := r.options()[name]
+	if field != nil {
+		*field = value
 	}
-	return true
+	return field != nil
 }
 
 // Args is the inverse of Parse.
 func (r Runtimes) Args() (args []string) {
-	for _, option := range [][2]string{
-		{"--oci-runtime", r.OCI}, {"--gvisor-runtime", r.GVisor}, {"--containerd", r.Containerd},
-		{"--containerd-address", r.ContainerdAddress}, {"--containerd-runtime", r.ContainerdRuntime},
-	} {
-		if option[1] != "" {
-			args = append(args, option[0], option[1])
+	options := r.options()
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		if value := *options[name]; value != "" {
+			args = append(args, name, value)
 		}
 	}
 	return args

@@ -29,7 +29,7 @@ func onBuiltin(try func(pid int) outcome) func(bait) outcome {
 		found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, path := range found {
 			line, _ := os.ReadFile(path)
-			if !bytes.HasPrefix(line, []byte("boxd-init\x00files\x00")) {
+			if !bytes.HasPrefix(line, []byte("boxd-agent\x00files\x00")) {
 				continue
 			}
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))

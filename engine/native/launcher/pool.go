@@ -1,0 +1,584 @@
+package launcher
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
+	"golang.org/x/sys/unix"
+)
+
+// A pool holds boxes that were built before anybody asked for them. Such a box is a blank one: it has
+// everything but what its client chooses. At its hand-over it gets its ID, limits, sizes, hostname
+// and mounts, in the same way as a running box or in the order of a birth, and goes through the last steps of a birth.
+// What cannot change later is its blankKey. A request gets a box of exactly its key, which nobody has
+// had, or is built as if there were no pool.
+//
+// A blank box is not in Launcher.boxes, so no request reaches it. A launcher that starts finds it
+// without a record, like any box whose birth was interrupted, and removes it.
+
+const (
+	// demandTime is how long the pool remembers how many boxes of a key were asked for per minute.
+	demandTime = 10 * time.Minute
+	// maxKeys is of how many keys the pool remembers it.
+	maxKeys = 64
+	// quietBefore is how long no request may have come before a box is built ahead of time.
+	quietBefore = 20 * time.Millisecond
+	// fillPatience is how long the pool waits for an idle processor. After that it builds one box
+	// although the processors are busy, which then takes 1 to 2 % of one.
+	fillPatience = time.Second
+	// failedPause is the pause after a box could not be built ahead of time.
+	failedPause = 30 * time.Second
+	// blankMemory is about what a blank box takes, in bytes: 1.4 MiB for PID 1, the rest for its
+	// cgroups, namespaces and file systems.
+	blankMemory = 2 << 20
+	// memoryShare is the part of the host's available memory that blank boxes may take.
+	memoryShare = 1.0 / 128
+	// busyBoxes is how many boxes a launcher may have before its pool gives way: they share the ranges
+	// of IDs.
+	busyBoxes = idRanges * 3 / 4
+)
+
+// blankKey is what cannot change in a blank box.
+type blankKey struct {
+	// Form of the ID, see idForm: the name of a box's cgroup, which the box can read, is the name under
+	// which it was built.
+	prefix string
+	random int
+
+	user          engine.User // owns the home directory
+	allowDegraded bool
+	// A limit that was set leaves traces when it is lifted again.
+	noMemory, noPIDs, noCPUs bool
+	writable                 bool
+	// Only of a writable root: it lies in an overlay, below which no file may change, and its size includes that of the
+	// files about processors.
+	upperSize  int64
+	hostname   string
+	processors int
+}
+
+// keyOf returns the key of boxes that can be completed to become s, which has its defaults. ok is
+// false if the pool never has any.
+func keyOf(s engine.Spec) (key blankKey, ok bool) {
+	key.prefix, key.random, ok = idForm(s.ID)
+	if !ok || kindOf(s) != (kind{spec.EngineNative, spec.IsolationNamespaces}) || len(s.Layers) > 0 || s.Unpacks {
+		return key, false
+	}
+	key.user, key.allowDegraded = s.User, s.AllowDegraded
+	key.noMemory, key.noPIDs, key.noCPUs = s.Limits.Memory == engine.Unlimited, s.Limits.PIDs == engine.Unlimited, s.Limits.CPUs == engine.Unlimited
+	if s.WritableRoot {
+		key.writable, key.upperSize, key.hostname = true, s.UpperSize, s.Hostname
+		key.processors = s.Limits.Processors(runtime.NumCPU())
+	}
+	return key, true
+}
+
+// blankOf returns a spec of a box that can be completed to become s, of key.
+func blankOf(key blankKey, s engine.Spec) engine.Spec {
+	s.ID = key.prefix + strings.ToLower(rand.Text())[:key.random]
+	s.Mounts, s.Labels = nil, nil
+	return s
+}
+
+// base32 are the characters of rand.Text in lower case.
+const base32 = "abcdefghijklmnopqrstuvwxyz234567"
+
+// idForm splits an ID of the form that clients give to boxes, such as "box-" or "s-" with 16 to 26
+// random characters. An ID of another form was chosen by somebody, who may look for it.
+func idForm(id string) (prefix string, random int, ok bool) {
+	i := strings.LastIndexByte(id, '-') + 1
+	random = len(id) - i
+	return id[:i], random, random >= 16 && random <= 26 && strings.Trim(id[i:], base32) == ""
+}
+
+// MaxPool is the largest number of boxes that a launcher builds ahead of time.
+const MaxPool = 256
+
+func parsePool(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > MaxPool {
+		return 0, fmt.Errorf("pool %q: must be a number of boxes, 0 to %d", text, MaxPool)
+	}
+	return n, nil
+}
+
+// pool is the blank boxes of one launcher. Without a limit it does nothing.
+type pool struct {
+	l     *Launcher
+	limit int // of blank boxes
+
+	asked atomic.Int64  // when the last request came, in ns since 1970
+	more  chan struct{} // has an element if a box may have to be built
+	stop  chan struct{} // closed to end fill
+	ended chan struct{} // closed when fill has ended; nil before it has begun
+
+	mu      sync.Mutex
+	shelves map[blankKey]*shelf
+	blank   map[string]struct{} // the IDs of boxes that are blank, being built, or being removed
+	closed  bool
+	hits    int64
+	misses  map[string]int64
+}
+
+// shelf is the blank boxes of one key.
+type shelf struct {
+	like   engine.Spec // of the last request: most boxes are asked for again
+	first  time.Time   // when a box was first asked for
+	last   time.Time
+	demand [demandTime / time.Minute]minuteDemand
+	ready  []*box // oldest first
+}
+
+// minuteDemand is how many boxes were asked for in one minute of the clock.
+type minuteDemand struct{ minute, count int64 }
+
+func newPool(l *Launcher, limit int) *pool {
+	return &pool{
+		l: l, limit: limit, more: make(chan struct{}, 1), stop: make(chan struct{}),
+		shelves: map[blankKey]*shelf{}, blank: map[string]struct{}{}, misses: map[string]int64{},
+	}
+}
+
+// start begins to fill the pool.
+func (p *pool) start() {
+	if p.limit > 0 {
+		p.ended = make(chan struct{})
+		go p.fill()
+	}
+}
+
+// close stops filling the pool, and removes the blank boxes. A box whose building hangs is left to the
+// next launcher.
+func (p *pool) close() error {
+	if p == nil || p.ended == nil {
+		return nil
+	}
+	close(p.stop)
+	select {
+	case <-p.ended:
+	case <-time.After(quickEnd):
+	}
+	var all []*box
+	p.mu.Lock()
+	for _, s := range p.shelves {
+		all = append(all, s.ready...)
+	}
+	p.shelves, p.closed = map[blankKey]*shelf{}, true
+	p.mu.Unlock()
+	return p.l.discardAll(all)
+}
+
+// noteRequest notes that a client has sent a request.
+func (p *pool) noteRequest() {
+	if p.limit > 0 {
+		p.asked.Store(time.Now().UnixNano())
+	}
+}
+
+// owns reports whether a box is blank, or about to be.
+func (p *pool) owns(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, blank := p.blank[id]
+	return blank
+}
+
+// state describes the pool.
+func (p *pool) state() engine.PoolState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := engine.PoolState{Limit: p.limit, Hits: p.hits, Misses: maps.Clone(p.misses)}
+	now := time.Now()
+	for _, share := range p.sharesLocked(now, p.limit) {
+		s.Wanted += share
+	}
+	for _, shelf := range p.shelves {
+		s.Ready += len(shelf.ready)
+	}
+	return s
+}
+
+// obtain returns a box that was asked for with b, of newBox: one of the pool, completed, or else b
+// itself, built now. The box is not in l.boxes yet.
+func (l *Launcher) obtain(w *work, b *box) (*box, error) {
+	if blank := l.pool.take(b.spec); blank != nil {
+		err := l.complete(w, blank, b.spec)
+		if err == nil {
+			l.pool.count(&l.pool.hits)
+			return blank, nil
+		}
+		err = errors.Join(err, l.abandon(blank, err))
+		l.pool.drop(blank.name)
+		field, _ := errors.AsType[*engine.FieldError](err)
+		l.pool.miss(engine.PoolBroken)
+		if field != nil || w.isOver() { // the request is at fault, or nobody waits
+			return nil, err
+		}
+		fmt.Fprintf(os.Stderr, "boxd-init: a box of the pool cannot be completed, another one is built: %v\n", oneline.Error(err))
+	}
+	return b, l.create(w, b)
+}
+
+func (p *pool) count(n *int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*n++
+}
+
+func (p *pool) miss(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.misses[why]++
+}
+
+// drop forgets that a box was blank.
+func (p *pool) drop(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.blank, id)
+}
+
+// take returns the oldest blank box that can be completed to become s, or nil. It notes the demand. The caller
+// completes the box or removes it, and calls drop.
+func (p *pool) take(s engine.Spec) *box {
+	if p.limit == 0 {
+		return nil
+	}
+	key, ok := keyOf(s)
+	if !ok {
+		p.miss(engine.PoolSpec)
+		return nil
+	}
+	defer p.wake()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shelf := p.shelfLocked(key, s, time.Now())
+	if len(shelf.ready) == 0 {
+		p.misses[engine.PoolEmpty]++
+		return nil
+	}
+	b := shelf.ready[0]
+	shelf.ready = slices.Delete(shelf.ready, 0, 1)
+	return b
+}
+
+func (p *pool) wake() {
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+// shelfLocked notes that a box of key was asked for, and returns the shelf of that key.
+func (p *pool) shelfLocked(key blankKey, s engine.Spec, now time.Time) *shelf {
+	found := p.shelves[key]
+	if found == nil {
+		found = &shelf{first: now}
+		p.shelves[key] = found
+	}
+	found.like, found.last = blankOf(key, s), now
+	minute := now.Unix() / 60
+	d := &found.demand[minute%int64(len(found.demand))]
+	if d.minute != minute {
+		*d = minuteDemand{minute: minute}
+	}
+	d.count++
+	return found
+}
+
+// wantedAt returns how many boxes would have met the demand of the busiest of the last minutes.
+func (s *shelf) wantedAt(now time.Time) (n int64) {
+	minute := now.Unix() / 60
+	for _, d := range s.demand {
+		if minute-d.minute < int64(len(s.demand)) {
+			n = max(n, d.count)
+		}
+	}
+	return n
+}
+
+// sharesLocked divides limit blank boxes among the keys: each in turn gets one more until it has as
+// many as it wants. Keys that were asked for in the last minute come first, then the others. The order is
+// otherwise that of the first requests, so that requests in turn do not replace each other's boxes.
+func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
+	var active, others []blankKey
+	for key, s := range p.shelves {
+		if now.Sub(s.last) < time.Minute {
+			active = append(active, key)
+		} else {
+			others = append(others, key)
+		}
+	}
+	shares := map[blankKey]int{}
+	for _, keys := range [][]blankKey{active, others} {
+		slices.SortFunc(keys, func(a, b blankKey) int { return p.shelves[a].first.Compare(p.shelves[b].first) })
+		for given := true; given; {
+			given = false
+			for _, key := range keys {
+				if limit > 0 && int64(shares[key]) < p.shelves[key].wantedAt(now) {
+					shares[key]++
+					limit--
+					given = true
+				}
+			}
+		}
+	}
+	return shares
+}
+
+// plan forgets keys without demand, and returns the boxes that are too many, which the caller removes.
+// missing is the spec of a box that should be built, if any.
+func (p *pool) plan(now time.Time, limit int) (surplus []*box, missing *engine.Spec) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shares := p.sharesLocked(now, limit)
+	byAge := slices.SortedFunc(maps.Keys(p.shelves), func(a, b blankKey) int {
+		return p.shelves[b].last.Compare(p.shelves[a].last)
+	})
+	for i, key := range byAge {
+		s := p.shelves[key]
+		keep := shares[key]
+		if i >= maxKeys {
+			keep = 0
+		}
+		if over := len(s.ready) - keep; over > 0 {
+			surplus = append(surplus, s.ready[:over]...)
+			s.ready = slices.Delete(s.ready, 0, over)
+		}
+		if s.wantedAt(now) == 0 || i >= maxKeys {
+			delete(p.shelves, key)
+		} else if len(s.ready) < keep && missing == nil {
+			like := s.like
+			missing = &like
+		}
+	}
+	return surplus, missing
+}
+
+// fill keeps the pool as full as the demand asks for until stop is closed. It builds one box at a time, while the
+// launcher and the processors have nothing else to do.
+func (p *pool) fill() {
+	defer close(p.ended)
+	ticker := time.NewTicker(time.Second) // as demand is forgotten, or memory gets short
+	defer ticker.Stop()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-p.more:
+		case <-ticker.C:
+		}
+		p.fillOnce()
+	}
+}
+
+// fillOnce removes the boxes that are too many, and builds those that are missing.
+func (p *pool) fillOnce() {
+	for {
+		surplus, missing := p.plan(time.Now(), p.room())
+		for _, b := range surplus {
+			if err := p.l.discard(b); err != nil {
+				fmt.Fprintf(os.Stderr, "boxd-init: removing a box of the pool: %v\n", oneline.Error(err))
+			}
+			p.drop(b.name)
+		}
+		if missing == nil || !p.awaitQuiet() {
+			return
+		}
+		// The demand may have changed meanwhile.
+		if _, missing = p.plan(time.Now(), p.room()); missing == nil {
+			continue
+		}
+		if err := p.build(*missing); err != nil {
+			fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again in %v: %v\n", failedPause, oneline.Error(err))
+			select {
+			case <-p.stop:
+				return
+			case <-time.After(failedPause):
+			}
+		}
+	}
+}
+
+// room returns how many blank boxes there may be now.
+func (p *pool) room() int {
+	p.l.mu.Lock()
+	boxes := len(p.l.boxes)
+	p.l.mu.Unlock()
+	if boxes >= busyBoxes {
+		return 0
+	}
+	available, err := linux.MemAvailable()
+	if err != nil {
+		return 0
+	}
+	return min(p.limit, int(float64(available)*memoryShare/blankMemory))
+}
+
+// awaitQuiet waits until nobody waits for this launcher, and a processor is idle. After fillPatience it is
+// enough that no box is being created. It returns false if the pool is closed.
+func (p *pool) awaitQuiet() bool {
+	began := time.Now()
+	for pause := quietBefore; ; pause = min(2*pause, time.Second) {
+		quiet := time.Since(time.Unix(0, p.asked.Load())) >= quietBefore && linux.HasIdleProcessor()
+		if (quiet || time.Since(began) > fillPatience) && !p.l.works.buildsBox() {
+			return true
+		}
+		select {
+		case <-p.stop:
+			return false
+		case <-time.After(pause):
+		}
+	}
+}
+
+// buildsBox reports whether a box is being created.
+func (a *works) buildsBox() bool { return a.find(func(w *work) bool { return w.box != "" }) != nil }
+
+// build builds a blank box, or removes what it made of it.
+func (p *pool) build(s engine.Spec) error {
+	key, _ := keyOf(s)
+	s = blankOf(key, s)
+	w := p.l.works.add(&work{what: "building a box ahead of time"})
+	defer w.end()
+	w.makes(s.ID, false)
+	p.mu.Lock()
+	p.blank[s.ID] = struct{}{}
+	p.mu.Unlock()
+	b, err := p.l.newBox(w, s)
+	if err == nil {
+		b.blank = true
+		if err = p.l.create(w, b); err == nil {
+			if b.first, err = b.newSlot(); err != nil {
+				err = errors.Join(err, p.l.abandon(b, err))
+			}
+		}
+	}
+	if err == nil && !w.complete() {
+		err = errors.Join(w.why, p.l.abandon(b, w.why))
+	}
+	if err != nil {
+		p.drop(s.ID)
+		return err
+	}
+	w.spare()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return p.l.discard(b)
+	}
+	if p.shelves[key] == nil { // nobody has asked for such a box for long: plan removes it
+		p.shelves[key] = &shelf{like: s, first: time.Now()}
+	}
+	p.shelves[key].ready = append(p.shelves[key].ready, b)
+	return nil
+}
+
+// complete makes a blank box the box of s. After a failure the caller removes it.
+func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
+	before := b.spec
+	b.work, b.spec, b.blank = w, s, false
+	w.onRefusal(func() { _ = b.kill() })
+	defer b.work.begin("completing a box of the pool", "", only(b.pid))()
+	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
+		return errors.Join(errors.New("PID 1 has ended"), err)
+	}
+	if err := l.rename(b, s.ID); err != nil {
+		return err
+	}
+	l.pool.drop(b.name)
+	if err := b.group.Set(limitsOf(s, s.Limits)); err != nil {
+		return limitError(err)
+	}
+	if s.TmpSize != before.TmpSize {
+		if err := b.root.Resize(s.TmpSize); err != nil {
+			return err
+		}
+	}
+	if s.Hostname != before.Hostname {
+		if err := errors.Join(b.root.Rename(s.Hostname), b.setHostname(s.Hostname)); err != nil {
+			return err
+		}
+	}
+	// These also tell the time.
+	if err := l.image.Show(b.root.Visible(), figures(groupLimits(s.Limits, s.AllowDegraded))); err != nil {
+		return err
+	}
+	if err := l.attachMounts(b); err != nil {
+		return err
+	}
+	if err := l.verify(b); err != nil {
+		return err
+	}
+	if err := l.finish(b); err != nil {
+		return err
+	}
+	b.first.Watch()
+	return nil
+}
+
+// rename gives a blank box its ID. The name of its directory decides which box it is, and bornName says what its
+// cgroups and its lease are called, so it is one box at every moment.
+func (l *Launcher) rename(b *box, id string) error {
+	dir := filepath.Join(l.instance.boxes(), id)
+	if err := linux.Retry(func() error {
+		return unix.Renameat2(unix.AT_FDCWD, b.dir, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE)
+	}); err != nil {
+		return &os.LinkError{Op: "rename", Old: b.dir, New: dir, Err: err}
+	}
+	b.id, b.dir = id, dir
+	return nil
+}
+
+// setHostname sets the hostname that the kernel tells the box.
+func (b *box) setHostname(name string) error {
+	uts, err := os.Open(fmt.Sprintf("/proc/%d/ns/uts", b.pid))
+	if err != nil {
+		return err
+	}
+	defer uts.Close()
+	if err := b.stillThere(); err != nil {
+		return err
+	}
+	return linux.OnThrowawayThread(func() error {
+		if err := linux.Setns(uts, unix.CLONE_NEWUTS); err != nil {
+			return err
+		}
+		return os.NewSyscallError("sethostname", unix.Sethostname([]byte(name)))
+	})
+}
+
+// bornLink is a symlink in the directory of a box that was built for the pool. It leads nowhere: its text is
+// the name under which the box was built.
+const bornLink = "born"
+
+// bornName returns the name that the cgroups and the lease of a box have: its ID, unless it was built for the pool. dir is that of
+// its instance.
+func bornName(dir, id string) string {
+	name, err := os.Readlink(filepath.Join(dir, "boxes", id, bornLink))
+	if err != nil || (engine.Spec{ID: name}).Validate() != nil {
+		return id
+	}
+	return name
+}
+
+// isBlank reports whether the box id of the instance with directory dir was in the pool of a launcher that is gone.
+func isBlank(dir, id string) bool {
+	name, err := os.Readlink(filepath.Join(dir, "boxes", id, bornLink))
+	return err == nil && name == id
+}

@@ -1,0 +1,192 @@
+package launcher
+
+import (
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// TestPoolKey: whatever cannot change in a blank box tells keys apart, and nothing else does.
+func TestPoolKey(t *testing.T) {
+	base := engine.Spec{ID: "s-abcdefghij234567klmn"}
+	of := func(change func(*engine.Spec)) blankKey {
+		t.Helper()
+		s := base
+		change(&s)
+		if err := s.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		key, ok := keyOf(s.WithDefaults())
+		if !ok {
+			t.Fatalf("the pool has no boxes like %+v", s)
+		}
+		return key
+	}
+	same := of(func(*engine.Spec) {})
+	writable := of(func(s *engine.Spec) { s.WritableRoot = true })
+	for name, change := range map[string]func(*engine.Spec){
+		"another ID": func(s *engine.Spec) { s.ID = "s-777777777777777777ab" },
+		"limits": func(s *engine.Spec) {
+			s.Limits = engine.Limits{Memory: 1 << 30, PIDs: 9, CPUs: 3, OpenFiles: 100, FileSize: 9}
+		},
+		"sizes and hostname": func(s *engine.Spec) { s.TmpSize, s.Hostname = 1<<20, "other" },
+		"mounts and labels": func(s *engine.Spec) {
+			s.Mounts, s.Labels = []engine.Mount{{Source: "/srv", Target: "/srv"}}, map[string]string{"a": "b"}
+		},
+		"the default, stated": func(s *engine.Spec) { s.Hostname, s.Engine, s.Limits.Memory = "box", "native", 512<<20 },
+	} {
+		if of(change) != same {
+			t.Errorf("%s: needs another blank box", name)
+		}
+	}
+	keys := map[blankKey]string{same: "the base", writable: "a writable root"}
+	for name, change := range map[string]func(*engine.Spec){
+		"form of the ID":     func(s *engine.Spec) { s.ID = "box-abcdefghijklmnopqrstuvwxyz" },
+		"user":               func(s *engine.Spec) { s.User.UID = 7 },
+		"group":              func(s *engine.Spec) { s.User.GID = 7 },
+		"allow degraded":     func(s *engine.Spec) { s.AllowDegraded = true },
+		"no memory limit":    func(s *engine.Spec) { s.Limits.Memory = engine.Unlimited },
+		"no pids limit":      func(s *engine.Spec) { s.Limits.PIDs = engine.Unlimited },
+		"no CPU limit":       func(s *engine.Spec) { s.Limits.CPUs = engine.Unlimited },
+		"upper size":         func(s *engine.Spec) { s.WritableRoot, s.UpperSize = true, 1<<20 },
+		"hostname, writable": func(s *engine.Spec) { s.WritableRoot, s.Hostname = true, "other" },
+	} {
+		key := of(change)
+		if keys[key] != "" {
+			t.Errorf("%s: the same blank box as for %s", name, keys[key])
+		}
+		keys[key] = name
+	}
+	for name, s := range map[string]engine.Spec{
+		"an image":         {ID: base.ID, Image: "x", Layers: []string{"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}},
+		"unpacks":          {ID: base.ID, Unpacks: true},
+		"another engine":   {ID: base.ID, Engine: "oci"},
+		"gVisor":           {ID: base.ID, Engine: "oci", Isolation: "gvisor"},
+		"a chosen ID":      {ID: "my-box"},
+		"a long chosen ID": {ID: "s-my-box-with-a-long-name-of-its-own"},
+		"digits":           {ID: "s-00000000000000000000"},
+		"no ID":            {},
+	} {
+		if key, ok := keyOf(s.WithDefaults()); ok {
+			t.Errorf("%s: the pool has boxes of key %+v", name, key)
+		}
+	}
+}
+
+// TestBlankSpec: a blank box has nothing of the request after which it is built but what its key and the way
+// to build it need, and an ID that looks like others.
+func TestBlankSpec(t *testing.T) {
+	s := engine.Spec{ID: "box-abcdefghijklmnopqrstuvwxyz", Mounts: []engine.Mount{{Source: "/srv", Target: "/srv"}}, Labels: map[string]string{"tenant": "t"}}.WithDefaults()
+	key, _ := keyOf(s)
+	blank := blankOf(key, s)
+	again, ok := keyOf(blank)
+	if !ok || again != key || blank.ID == s.ID || len(blank.ID) != len(s.ID) || len(blank.Mounts) != 0 || len(blank.Labels) != 0 {
+		t.Errorf("%+v", blank)
+	}
+	if err := blank.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// specOf is a request of one of several kinds.
+func specOf(kind int) engine.Spec {
+	return engine.Spec{ID: "s-abcdefghij234567klmn", User: engine.User{UID: kind}}.WithDefaults()
+}
+
+// ask notes n requests of a kind at a time.
+func ask(p *pool, kind, n int, at time.Time) {
+	key, _ := keyOf(specOf(kind))
+	for range n {
+		p.shelfLocked(key, specOf(kind), at)
+	}
+}
+
+// TestPoolDemand: the pool has as many boxes of a kind as the busiest of the last minutes asked for, within its
+// limit, which the kinds share, and forgets kinds that nobody asks for.
+func TestPoolDemand(t *testing.T) {
+	p := newPool(nil, 8)
+	now := time.Unix(1_000_000*60, 0)
+	shares := func(limit int) (list [3]int) {
+		for kind := range list {
+			key, _ := keyOf(specOf(kind))
+			list[kind] = p.sharesLocked(now, limit)[key]
+		}
+		return list
+	}
+	want := func(what string, got, want [3]int) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %v boxes of each kind, want %v", what, got, want)
+		}
+	}
+	want("before any request", shares(8), [3]int{})
+	ask(p, 0, 1, now)
+	want("after one request", shares(8), [3]int{1, 0, 0})
+	ask(p, 0, 19, now)
+	want("after twenty", shares(8), [3]int{8, 0, 0})
+	want("when memory is short", shares(3), [3]int{3, 0, 0})
+	want("without room", shares(0), [3]int{})
+	ask(p, 1, 2, now.Add(time.Second))
+	want("with another kind", shares(8), [3]int{6, 2, 0})
+	now = now.Add(3 * time.Minute)
+	ask(p, 2, 7, now)
+	want("a kind of now comes before those of earlier", shares(8), [3]int{1, 0, 7})
+	now = now.Add(demandTime - 3*time.Minute)
+	want("when the first requests are forgotten", shares(8), [3]int{0, 0, 7})
+	now = now.Add(demandTime)
+	want("when all are", shares(8), [3]int{})
+	if surplus, missing := p.plan(now, 8); len(surplus) != 0 || missing != nil || len(p.shelves) != 0 {
+		t.Errorf("after that: %d boxes too many, %v missing, %d kinds", len(surplus), missing, len(p.shelves))
+	}
+}
+
+// TestPoolPlan: what is too many is given up, oldest first, and what is missing is named.
+func TestPoolPlan(t *testing.T) {
+	p := newPool(nil, 8)
+	now := time.Now()
+	ask(p, 0, 3, now)
+	key, _ := keyOf(specOf(0))
+	if surplus, missing := p.plan(now, 8); len(surplus) != 0 || missing == nil || missing.ID == specOf(0).ID {
+		t.Fatalf("%d too many, missing %v", len(surplus), missing)
+	}
+	old, young := &box{id: "old"}, &box{id: "young"}
+	p.shelves[key].ready = []*box{old, young}
+	if surplus, missing := p.plan(now, 1); len(surplus) != 1 || surplus[0] != old || missing != nil {
+		t.Errorf("when memory is short: %v too many, missing %v", surplus, missing)
+	}
+	if b := p.take(specOf(0)); b != young {
+		t.Errorf("the next request gets %v", b)
+	}
+	if b := p.take(specOf(0)); b != nil {
+		t.Errorf("the one after it gets %v", b)
+	}
+	p.take(engine.Spec{ID: "chosen"}.WithDefaults())
+	if s := p.state(); s.Misses[engine.PoolEmpty] != 1 || s.Misses[engine.PoolSpec] != 1 || s.Ready != 0 || s.Wanted != 5 || s.Limit != 8 {
+		t.Errorf("%+v", s)
+	}
+	for kind := 1; kind < 2*maxKeys; kind++ {
+		ask(p, kind, 1, now.Add(time.Duration(kind)*time.Second))
+	}
+	if p.plan(now.Add(3*time.Minute), 8); len(p.shelves) != maxKeys || p.shelves[key] != nil {
+		t.Errorf("%d kinds are remembered", len(p.shelves))
+	}
+}
+
+// TestNoPool: without a limit nothing is remembered.
+func TestNoPool(t *testing.T) {
+	p := newPool(nil, 0)
+	p.noteRequest()
+	p.start()
+	if b := p.take(specOf(0)); b != nil || len(p.shelves) != 0 || len(p.misses) != 0 {
+		t.Errorf("%v, %v", b, p)
+	}
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{"-1", "257", "x", ""} {
+		if _, err := parsePool(text); err == nil {
+			t.Errorf("%q is a size of a pool", text)
+		}
+	}
+}
