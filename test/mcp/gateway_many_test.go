@@ -26,6 +26,7 @@ func disconnect(t *testing.T, url, token string, clients, times int) int64 {
 	t.Helper()
 	var left, answered atomic.Int64
 	left.Store(int64(times))
+	var refused atomic.Pointer[string]
 	var all sync.WaitGroup
 	for range clients {
 		all.Go(func() {
@@ -49,7 +50,7 @@ func disconnect(t *testing.T, url, token string, clients, times int) int64 {
 				}
 				resp, err := transport.RoundTrip(r)
 				if err != nil {
-					return http.Header{}, ""
+					return http.Header{}, err.Error()
 				}
 				defer resp.Body.Close()
 				if vanish > 0 {
@@ -77,10 +78,11 @@ func disconnect(t *testing.T, url, token string, clients, times int) int64 {
 					send("POST", initialize(1), "", cut)
 					continue
 				}
-				header, _ := send("POST", initialize(1), "", 0)
+				header, answer := send("POST", initialize(1), "", 0)
 				id := header.Get("Mcp-Session-Id")
 				if id == "" {
-					continue // too many at once, for this server
+					refused.CompareAndSwap(nil, &answer)
+					continue // supergateway may not bear so many at once
 				}
 				send("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, id, 10*time.Second)
 				switch n % 4 {
@@ -91,12 +93,17 @@ func disconnect(t *testing.T, url, token string, clients, times int) int64 {
 				case 3:
 					if _, answer := send("POST", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"echo","arguments":{"n":1}}}`, id, 0); strings.Contains(answer, `"result"`) {
 						answered.Add(1)
+					} else {
+						refused.CompareAndSwap(nil, &answer)
 					}
 				}
 			}
 		})
 	}
 	all.Wait()
+	if text := refused.Load(); text != nil {
+		t.Logf("the first call that was not answered got: %.300s", *text)
+	}
 	return answered.Load()
 }
 

@@ -80,6 +80,9 @@ func TestServed(t *testing.T) {
 			}
 		})
 	}
+	if !testutil.Full() {
+		return
+	}
 	const inspector = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 	mention(t, output(t, node(t, inspector, "--cli", s.at("shared").endpoint(), "--transport", "http", "--header", "Authorization: Bearer "+tokenA,
 		"--method", "tools/call", "--tool-name", "echo", "--tool-arg", "message=inspected")), "inspected")

@@ -15,6 +15,8 @@ import time
 ways = set(sys.argv[1:])
 lock = threading.Lock()
 answers = {}  # of the client, by the ID of our request: [event, message]
+cancelled = {}  # events of the calls of "wait", by the IDs of their threads
+threads = {}  # of calls, by the IDs of these
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA=="
 started = lists = 0
@@ -104,9 +106,10 @@ def fail(args, token):
 
 
 def wait(args, token):
-    """Waits until the call is cancelled, and says so on stderr."""
+    """Waits until the call is cancelled."""
+    event = cancelled[threading.get_ident()] = threading.Event()
     print("waiting", file=sys.stderr, flush=True)
-    time.sleep(args.get("seconds", 60))
+    event.wait(args.get("seconds", 60))
     return text("waited")
 
 
@@ -198,6 +201,7 @@ methods = {
 
 
 def handle(m):
+    threads[m["id"]] = threading.get_ident()
     try:
         if m["method"] not in methods:
             write({"id": m["id"], "error": {"code": -32601, "message": "Method not found"}})
@@ -205,6 +209,8 @@ def handle(m):
         write({"id": m["id"], "result": methods[m["method"]](m.get("params") or {})})
     except (KeyError, ValueError) as e:
         write({"id": m["id"], "error": {"code": -32602, "message": str(e)}})
+    finally:
+        threads.pop(m["id"], None)
 
 
 def main():
@@ -231,6 +237,9 @@ def main():
             threading.Thread(target=handle, args=(m,), daemon=True).start()
         elif m["method"] == "notifications/cancelled":
             print("cancelled", m["params"], file=sys.stderr, flush=True)
+            event = cancelled.pop(threads.get(m["params"]["requestId"]), None)
+            if event:
+                event.set()
 
 
 def flood():
