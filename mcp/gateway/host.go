@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -204,4 +205,4 @@ func boxOf(s *Server, session string) string {
 }
 
 // newID returns an ID of 26 of a-z and 2-7 that nobody guesses.
-func newID() string { return lower(rand.Text()) }
+func newID() string { return strings.ToLower(rand.Text()) }

@@ -7,8 +7,6 @@ import (
 	"time"
 )
 
-func lower(s string) string { return strings.ToLower(s) }
-
 // sharedSessionIdle is how long a session of the protocol that has no process of its own may go
 // without a request: it holds only memory.
 const sharedSessionIdle = 30 * time.Minute
