@@ -37,6 +37,8 @@ type Config struct {
 	Langbot     Langbot  `yaml:"langbot"`
 	Preview     Preview  `yaml:"preview"`
 	MCP         MCP      `yaml:"mcp"`
+	// MCPServers are servers of other people that run in boxes, by name.
+	MCPServers map[string]MCPServer `yaml:"mcp_servers"`
 	// Network says whether boxes can have a network: NetworkOff or NetworkProxy.
 	Network string  `yaml:"network"`
 	Publish Publish `yaml:"publish"`

@@ -30,6 +30,10 @@ func sample(t *testing.T, typ reflect.Type) (text string, want any) {
 		return "77s", seconds77
 	case reflect.TypeFor[[]rules.Inject]():
 		return "{host: a.example, header: X-Key, value_from: {file: /x}}", []rules.Inject{{Host: "a.example", Header: "X-Key", ValueFrom: rules.Source{File: "/x"}}}
+	case reflect.TypeFor[[]MCPMount]():
+		return "{source: /a, target: /b, read_only: true}", []MCPMount{{"/a", "/b", true}}
+	case reflect.TypeFor[[]MCPVolume]():
+		return "{name: a, target: /b, size: 77M, read_only: true}", []MCPVolume{{"a", "/b", 77 << 20, true}}
 	case reflect.TypeFor[[]string]():
 		return "x", []string{"x"}
 	}

@@ -44,6 +44,13 @@ func (c *Config) validatePolicy() error {
 	if name := c.MCP.Profile; name != "" && !slices.ContainsFunc(p.Profiles(), func(one policy.Profile) bool { return one.Name == name }) {
 		return refuse("mcp.profile", spec.Quote(name), "must be the name of a profile")
 	}
+	for server, s := range c.MCPServers {
+		for key, name := range map[string]string{"profile": s.Profile, "install_profile": s.InstallProfile} {
+			if name != "" && !slices.ContainsFunc(p.Profiles(), func(one policy.Profile) bool { return one.Name == name }) {
+				return refuse("mcp_servers."+server+"."+key, spec.Quote(name), "must be the name of a profile")
+			}
+		}
+	}
 	return c.openRoots()
 }
 

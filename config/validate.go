@@ -217,6 +217,11 @@ func (c *Config) validateWords() error {
 			return refuse("mcp.scope", spec.Quote(c.MCP.Scope), err.(*spec.FieldError).Rule)
 		}
 	}
+	for name, server := range c.MCPServers {
+		if err := server.validate("mcp_servers."+name, name); err != nil {
+			return err
+		}
+	}
 	for i, label := range c.HTTP.MetricLabels {
 		field := fmt.Sprintf("http.metric_labels[%d]", i)
 		if err := (spec.Labels{label: ""}).Validate(field); err != nil {

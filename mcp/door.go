@@ -171,7 +171,7 @@ func callerOf(extra *sdk.RequestExtra) (caller, error) {
 
 // ServeHTTP answers one request of the protocol.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := sameOrigin(r); err != nil {
+	if err := SameOrigin(r); err != nil {
 		refuse(w, http.StatusForbidden, err.Error(), nil)
 		return
 	}
@@ -180,7 +180,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, err.Error(), nil)
 		return
 	}
-	body, err := readBody(w, r, d.bodyTimeout)
+	body, err := ReadBody(w, r, maxBody, d.bodyTimeout)
 	if err != nil {
 		var large *http.MaxBytesError
 		switch {
@@ -278,8 +278,8 @@ func profileOf(ctx context.Context, c *client.Client, name string) (apitypes.Pro
 	return apitypes.Profile{}, fmt.Errorf("there is no profile %q", name)
 }
 
-// sameOrigin refuses requests that a page of another site makes a browser send.
-func sameOrigin(r *http.Request) error {
+// SameOrigin refuses requests that a page of another site makes a browser send.
+func SameOrigin(r *http.Request) error {
 	origin := r.Header.Get("Origin")
 	if origin != "" {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
@@ -294,15 +294,16 @@ func sameOrigin(r *http.Request) error {
 	}
 }
 
-// readBody reads the whole body, so that a slow client does not hold more than its connection.
-func readBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) ([]byte, error) {
+// ReadBody reads the whole body, of at most limit bytes, so that a slow client does not hold more than its
+// connection.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(timeout)) // a recorder of a test has no connection
 	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 }
 
 // answer is a response. Errors of the SDK before a message was read are plain text; they become

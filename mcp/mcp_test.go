@@ -134,7 +134,7 @@ func TestSameOrigin(t *testing.T) {
 		if name, value, found := strings.Cut(header, ": "); found {
 			r.Header.Set(name, value)
 		}
-		if err := sameOrigin(r); (err == nil) != ok {
+		if err := SameOrigin(r); (err == nil) != ok {
 			t.Errorf("%s: %v", header, err)
 		}
 	}

@@ -129,10 +129,11 @@ var rows = []row{
 	{"mcp", []string{"api/apitypes", "client", "engine/spec", "relay",
 		"policy"}, // its tests, which compare its scopes with the rules
 		"tools for language models, as a client of the API: what a tool may do is decided there"},
+	{"mcp/gateway", []string{"api/apitypes", "client", "engine/spec", "mcp", "relay"}, "other people's servers in boxes, as a client of the API; it shares the checks of requests with mcp"},
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
-		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "webhook", "api/apitypes"},
+		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "mcp/gateway", "webhook", "api/apitypes"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"bench/plan", "internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp"},
+	{"internal/cli", []string{"bench/plan", "internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"bench/plan", nil, "what boxd asks boxd-bench to do: linked into boxd, so it has no weight"},

@@ -48,6 +48,7 @@ that the model has started stay, as does the session.`,
 			return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error { return a.mcp(ctx, c, &f) })
 		},
 	}
+	cmd.AddCommand(a.newMCPServe())
 	f.registerDaemon(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.stdio, "stdio", false, "speak on stdin and stdout")

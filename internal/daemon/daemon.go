@@ -18,6 +18,7 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/mcp"
+	"github.com/boxd/boxd/mcp/gateway"
 	"github.com/boxd/boxd/session"
 	"github.com/boxd/boxd/webhook"
 )
@@ -71,7 +72,8 @@ type daemon struct {
 	webhooks *webhook.Sender // of sessions, which close it
 	sessions *session.Manager
 	langbot  langbotDoors
-	mcp      *mcp.Door // nil: it is not served
+	mcp      *mcp.Door        // nil: it is not served
+	gateway  *gateway.Gateway // nil: no servers are configured
 	server   *api.Server
 	checked  healthCheck
 }

@@ -7,29 +7,62 @@ import (
 	"net/http"
 
 	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/mcp"
+	"github.com/boxd/boxd/mcp/gateway"
 )
 
-// mcpPath is where language models find their tools on the API's listeners.
+// mcpPath is where language models find their tools on the API's listeners. Servers in boxes are below.
 const mcpPath = "/mcp"
 
-// openMCP opens the door of MCP and returns it as a part of the API's server. It is a client of that
+// openMCP opens the doors of MCP and returns them as parts of the API's server. They are clients of that
 // server, which is made afterwards.
-func (d *daemon) openMCP(previews bool) []api.Other {
+func (d *daemon) openMCP(previews bool) (others []api.Other) {
 	c := &d.Config.MCP
-	if !c.Enabled {
-		return nil
+	if c.Enabled {
+		d.mcp = mcp.NewDoor(mcp.DoorOptions{
+			Options: mcp.Options{Version: d.Version, Profile: c.Profile, Scope: c.Scope, SessionTool: c.SessionTool, Previews: previews},
+			Logger:  d.log,
+			Caller:  d.mcpCaller,
+		})
+		others = append(others, api.Other{Prefix: mcpPath, Handler: d.mcp, Refuse: mcp.Refuse})
 	}
-	d.mcp = mcp.NewDoor(mcp.DoorOptions{
-		Options: mcp.Options{Version: d.Version, Profile: c.Profile, Scope: c.Scope, SessionTool: c.SessionTool, Previews: previews},
-		Logger:  d.log,
-		Caller: func(r *http.Request) (mcp.Caller, error) {
-			who, ok := api.CallerOf(r.Context())
-			if !ok {
-				return mcp.Caller{}, errors.New("the request was not authenticated")
-			}
-			return mcp.Caller{Tenant: who.On, Actor: who.Actor, Key: who.Key, Dial: func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, who) }}, nil
-		},
-	})
-	return []api.Other{{Prefix: mcpPath, Handler: d.mcp, Refuse: mcp.Refuse}}
+	if len(d.Config.MCPServers) > 0 {
+		o := gateway.Options{Version: d.Version, Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
+			who, err := d.mcpCaller(r)
+			return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Dial: who.Dial}, err
+		}}
+		for name, s := range d.Config.MCPServers {
+			o.Servers = append(o.Servers, boxedServer(name, s))
+		}
+		d.gateway = gateway.New(o)
+		others = append(others, api.Other{Prefix: mcpPath + "/", Handler: d.gateway, Refuse: mcp.Refuse})
+	}
+	return others
+}
+
+// mcpCaller returns the sender of a request that package api has admitted.
+func (d *daemon) mcpCaller(r *http.Request) (mcp.Caller, error) {
+	who, ok := api.CallerOf(r.Context())
+	if !ok {
+		return mcp.Caller{}, errors.New("the request was not authenticated")
+	}
+	return mcp.Caller{Tenant: who.On, Actor: who.Actor, Key: who.Key, Dial: func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, who) }}, nil
+}
+
+// boxedServer returns what the configuration says about a server.
+func boxedServer(name string, c config.MCPServer) gateway.Server {
+	s := gateway.Server{
+		Name: name, Argv: c.Command, Env: c.Env, Cwd: c.Cwd, Mode: c.Mode, Box: spec.Wishes{Profile: c.Profile},
+		Install: c.Install, InstallProfile: c.InstallProfile, InstallSize: c.InstallSize,
+		StartTimeout: c.StartTimeout.D(), Idle: c.Idle.D(), MaxSessions: c.MaxSessions, Tools: gateway.Tools(c.Tools), Tenants: c.Tenants,
+	}
+	for _, m := range c.Mounts {
+		s.Box.Mounts = append(s.Box.Mounts, spec.MountWish{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+	}
+	for _, v := range c.Volumes {
+		s.Box.Volumes = append(s.Box.Volumes, spec.VolumeWish(v))
+	}
+	return s
 }

@@ -89,6 +89,9 @@ func (d *daemon) drain(signals *signals) {
 	defer cancel()
 	defer context.AfterFunc(signals.hurry, cancel)()
 	// Connections of LangBot's protocol do not end by themselves, also on the API's socket.
+	if d.gateway != nil { // its requests have nothing to wait for when relays end
+		d.gateway.Close()
+	}
 	if err := errors.Join(d.langbot.shutdown(ctx), d.server.Shutdown(ctx)); err != nil {
 		d.log.Warn("closing connections", "error", err)
 	}

@@ -112,7 +112,7 @@ func TestAdmission(t *testing.T) {
 func TestRebinding(t *testing.T) {
 	testutil.RequireRoot(t)
 	d, c := daemon.ForTest(t, daemon.Config{Dir: testutil.ReachableDir(t, ""), Args: []string{"--listen", "127.0.0.1:0"}})
-	s := &server{d, c, "http://" + addressOf(t, d)}
+	s := &server{Daemon: d, client: c, url: "http://" + addressOf(t, d)}
 	for _, header := range [][]string{{"Host", "evil.example"}, {"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
 		status, body, _ := s.post(t, "", initialize(1), header...)
 		wantFailure(t, strings.Join(header, ": "), status, 403, body, "")

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,6 +39,7 @@ type server struct {
 	*daemon.Daemon
 	client *client.Client // as administrator
 	url    string         // of the daemon
+	path   string         // empty: /mcp
 }
 
 // start runs a daemon with tokens and the configuration text.
@@ -52,7 +54,7 @@ func start(t *testing.T, text string) *server {
 		}
 	}
 	d, c := daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--config", file, "--tokens-file", tokens, "--listen", "127.0.0.1:0"}})
-	return &server{d, c, "http://" + addressOf(t, d)}
+	return &server{Daemon: d, client: c, url: "http://" + addressOf(t, d)}
 }
 
 // addressOf returns the TCP address of a daemon.
@@ -78,10 +80,12 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
+func (s *server) endpoint() string { return s.url + cmp.Or(s.path, "/mcp") }
+
 // connect returns a session of the protocol on HTTP; revision may be empty for the newest.
 func (s *server) connect(t *testing.T, token, revision string, o *sdk.ClientOptions) *sdk.ClientSession {
 	t.Helper()
-	transport := &sdk.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: &http.Client{Transport: bearer(token)}}
+	transport := &sdk.StreamableClientTransport{Endpoint: s.endpoint(), HTTPClient: &http.Client{Transport: bearer(token)}}
 	return connect(t, transport, revision, o)
 }
 
@@ -163,7 +167,7 @@ type args = map[string]any
 // post sends a request of the protocol as it is.
 func (s *server) post(t *testing.T, token, body string, header ...string) (int, []byte, http.Header) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/mcp", bytes.NewReader([]byte(body)))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", s.endpoint(), bytes.NewReader([]byte(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,6 +234,14 @@ func (s *server) sessions(t *testing.T, tenant string) (ids []string) {
 
 func initialize(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`, id)
+}
+
+// modern is the header of the revision without sessions of the protocol.
+var modern = []string{"Mcp-Protocol-Version", "2026-07-28"}
+
+// newCall is a call of a tool in that revision.
+func newCall(tool, arguments string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, tool, arguments)
 }
 
 func callParams(tool string, in any) *sdk.CallToolParams {

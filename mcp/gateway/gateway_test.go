@@ -1,0 +1,217 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":1,"method":"x"}`:                "1 x",
+		`{"jsonrpc":"2.0","id":"a","method":"x","params":[1]}`: `"a" x`,
+		` {"jsonrpc": "2.0", "id": -1.5e3, "result": null} `:   "-1.5e3 ",
+		`{"jsonrpc":"2.0","id":1,"error":{}}`:                  "1 ",
+		`{"jsonrpc":"2.0","method":"x"}`:                       " x",
+		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`:         "2 x", // the last one, as in JavaScript and Python
+		`{"jsonrpc":"2.0","ID":1,"method":"x"}`:                " x",
+		``:                                                     "",
+		`null`:                                                 "",
+		`1`:                                                    "",
+		`[{"jsonrpc":"2.0","id":1,"method":"x"}]`:              "",
+		`{"jsonrpc":"2.0","id":null,"method":"x"}`:             "",
+		`{"jsonrpc":"2.0","id":true,"method":"x"}`:             "",
+		`{"jsonrpc":"2.0","id":1}`:                             "",
+		`{"jsonrpc":"2.0","result":1}`:                         "",
+		`{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`:       "",
+		`{"jsonrpc":"2.0","method":1}`:                         "",
+		`{"jsonrpc":"2.0","method":""}`:                        "",
+		`{"jsonrpc":2.0,"method":"x"}`:                         "",
+		`{"jsonrpc":"2.0","method":"x"}{}`:                     "",
+	} {
+		m, err := parse([]byte(text))
+		got := ""
+		if err == nil {
+			got = string(m.id) + " " + m.method
+		}
+		if got != want {
+			t.Errorf("%s: %q %v, want %q", text, got, err, want)
+		}
+	}
+}
+
+// Whatever is accepted is one line, and means the same.
+func FuzzMessage(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"progressToken":"p"},"n":1e400,"s":"\u2028<\ud800"}}`))
+	f.Add([]byte("{\"jsonrpc\":\"2.0\",\n\"id\":\"\xff\",\"result\":{}}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parse(b)
+		if err != nil {
+			return
+		}
+		m.members["params"], _ = replace(m.members["params"], json.RawMessage("7"), "_meta", "progressToken")
+		if m.members["params"] == nil {
+			delete(m.members, "params")
+		}
+		line := m.encode()
+		again, err := parse(line)
+		if err != nil || bytes.ContainsAny(line, "\n\r") || again.method != m.method || len(again.members) != len(m.members) {
+			t.Errorf("%q became %q: %v", b, line, err)
+		}
+	})
+}
+
+func TestReplace(t *testing.T) {
+	for _, c := range []struct{ raw, want, old string }{
+		{`{"_meta":{"progressToken":"p","x":1},"y":2}`, `{"_meta":{"progressToken":7,"x":1},"y":2}`, `"p"`},
+		{`{"_meta":{"x":1}}`, `{"_meta":{"x":1}}`, ``},
+		{`{"_meta":null}`, `{"_meta":null}`, ``},
+		{`[1]`, `[1]`, ``},
+		{``, ``, ``},
+	} {
+		got, old := replace(json.RawMessage(c.raw), json.RawMessage("7"), "_meta", "progressToken")
+		if string(got) != c.want || string(old) != c.old {
+			t.Errorf("%s: %s, old %s", c.raw, got, old)
+		}
+	}
+}
+
+// Lines are the same however the stream is cut, and one that is too long is reported once.
+func TestLines(t *testing.T) {
+	long := strings.Repeat("y", maxMessage+1)
+	stream := []byte("a\n\nbc\n" + long + "\nd\n" + long[1:] + "\nrest")
+	for _, size := range []int{1 << 16, 1<<20 + 7, len(stream)} {
+		var l lines
+		got := ""
+		for part := range bytesIn(stream, size) {
+			l.add(part, func(b []byte) {
+				if len(b) > 10 {
+					b = fmt.Appendf(nil, "(%d)", len(b))
+				}
+				got += string(b) + "|"
+			}, func() { got += "too long|" })
+		}
+		if want := fmt.Sprintf("a||bc|too long|d|(%d)|", maxMessage); got != want || string(l.rest) != "rest" {
+			t.Errorf("in parts of %d: %q, want %q", size, got, want)
+		}
+	}
+}
+
+func bytesIn(b []byte, size int) func(func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for len(b) > 0 {
+			n := min(size, len(b))
+			if !yield(b[:n]) {
+				return
+			}
+			b = b[n:]
+		}
+	}
+}
+
+func TestQueue(t *testing.T) {
+	q := newQueue()
+	for i := range maxQueued {
+		if !q.push([]byte{byte(i)}) {
+			t.Fatalf("message %d is refused", i)
+		}
+	}
+	if q.push(nil) || q.push([]byte("x")) {
+		t.Error("a full queue takes more")
+	}
+	q.end([]byte("end"))
+	q.end([]byte("again"))
+	n := 0
+	for b, ok := q.next(nil); ok; b, ok = q.next(nil) {
+		if n++; n == maxQueued+1 && string(b) != "end" {
+			t.Errorf("the last message is %q", b)
+		}
+	}
+	if n != maxQueued+1 {
+		t.Errorf("%d messages", n)
+	}
+	q = newQueue()
+	if q.push(make([]byte, maxQueuedBytes+1)) {
+		t.Error("a message that is too long is taken")
+	}
+	done := make(chan struct{})
+	close(done)
+	if _, ok := q.next(done); ok {
+		t.Error("a message from an empty queue")
+	}
+}
+
+func TestTail(t *testing.T) {
+	var s tail
+	for _, part := range []string{"on", "e\ntwo", "\n", "\n\nthree\xff\n", strings.Repeat("z", 2*maxTailLine)} {
+		s.add("", []byte(part))
+	}
+	s.add("stdout: ", []byte("garbage\x1b[31m"))
+	s.add("", []byte("after\n"))
+	want := []string{"one", "two", "three\uFFFD", strings.Repeat("z", maxTailLine), "stdout: garbage\x1b[31m", "after"}
+	if got := s.last(); strings.Join(got, "|") != strings.Join(want, "|") {
+		t.Errorf("%q", got)
+	}
+	for i := range 100 {
+		s.add("", fmt.Appendf(nil, "line %d\n", i))
+	}
+	if got := s.last(); len(got) != maxTail || got[maxTail-1] != "line 99" {
+		t.Errorf("%q", got)
+	}
+}
+
+// The digest of tools depends on what they are, and on nothing else.
+func TestToolsDigest(t *testing.T) {
+	of := func(tools ...string) string {
+		known := map[string]string{}
+		for _, tool := range tools {
+			known[text(object(json.RawMessage(tool))["name"])] = toolDigest(json.RawMessage(tool))
+		}
+		return toolsDigest(known)
+	}
+	a, b := `{"name":"a","description":"x","inputSchema":{"n":1.50,"type":"object"}}`, `{"name":"b"}`
+	if of(a, b) != of(b, `{ "inputSchema": {"type":"object", "n":1.50}, "description":"x", "name":"a"}`) {
+		t.Error("order or white space changes the digest")
+	}
+	for _, other := range []string{strings.Replace(a, `"x"`, `"y"`, 1), strings.Replace(a, "1.50", "1.51", 1), `{"name":"c"}`} {
+		if of(a, b) == of(other, b) {
+			t.Errorf("%s has the same digest", other)
+		}
+	}
+}
+
+// A response is JSON if it is all there is, and events otherwise.
+func TestStream(t *testing.T) {
+	for _, c := range []struct {
+		accept   string
+		messages []string
+		want     string
+	}{
+		{"application/json, text/event-stream", []string{`{"r":1}`}, `{"r":1}`},
+		{"application/json, text/event-stream", []string{`{"n":1}`, `{"r":1}`}, "event: message\ndata: {\"n\":1}\n\nevent: message\ndata: {\"r\":1}\n\n"},
+		{"application/json", []string{`{"n":1}`, `{"r":1}`}, `{"r":1}`},
+		{"", nil, ""},
+	} {
+		r := httptest.NewRequest("POST", "/", nil)
+		if c.accept != "" {
+			r.Header.Set("Accept", c.accept)
+		}
+		w := httptest.NewRecorder()
+		q := newQueue()
+		for i, m := range c.messages {
+			q.put([]byte(m), i == len(c.messages)-1)
+		}
+		q.end(nil)
+		newStream(w, r).copy(t.Context(), q)
+		if w.Body.String() != c.want || len(c.messages) == 0 && w.Code != 202 {
+			t.Errorf("%s %q: %d %q", c.accept, c.messages, w.Code, w.Body)
+		}
+	}
+}
