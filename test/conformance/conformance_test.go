@@ -55,7 +55,7 @@ func TestNative(t *testing.T) {
 }
 
 // on runs the short form of the suite on another engine, in full with "make full", and the brief one
-// with -short: in the virtual machine of "make test", whose other tests are of the native engine. It is
+// with -short: in the virtual machine of "make test", which has time for runc only. It is
 // skipped with the engine's reason where the engine cannot build boxes, unless ".ci/setup test" installs what it needs.
 func on(t *testing.T, engineName, isolation string, o native.LauncherOptions) {
 	t.Helper()
@@ -98,10 +98,14 @@ func TestOCI(t *testing.T) {
 }
 
 func TestOCIGVisor(t *testing.T) {
+	testutil.Long(t)
 	on(t, spec.EngineOCI, spec.IsolationGVisor, native.LauncherOptions{Runtimes: native.Runtimes{GVisor: testutil.Runsc(t)}})
 }
 
-func TestContainerd(t *testing.T) { onContainerd(t, containerd.Start(t)) }
+func TestContainerd(t *testing.T) {
+	testutil.Long(t)
+	onContainerd(t, containerd.Start(t))
+}
 
 // TestContainerdCurrent runs the suite on a current containerd instead of the distribution's.
 func TestContainerdCurrent(t *testing.T) {
