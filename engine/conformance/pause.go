@@ -66,6 +66,8 @@ func (e *suite) pause(t testing.TB) {
 	boxtest.WantOutput(t, b, "echo before", "before\n")
 	out := boxtest.NewScreen()
 	release, stdin := boxtest.NewGate()
+	release = sync.OnceFunc(release)
+	defer release()
 	c := boxtest.Shell("echo begun; (while :; do :; done) & read x; kill $!; echo ended; exit 7")
 	c.Stdin, c.Stdout = stdin, out
 	p := boxtest.Begin(t, b, c)
@@ -122,20 +124,22 @@ func (e *suite) pause(t testing.TB) {
 // pausedTimeout: a timeout stands still with the box.
 func (e *suite) pausedTimeout(t testing.TB) {
 	b := e.create(t, engine.Spec{})
-	const limit = time.Second
-	out := boxtest.NewScreen()
-	c := boxtest.Shell("echo begun; exec sleep 0.3")
-	c.Timeout, c.Stdout = limit, out
+	const limit = 1500 * time.Millisecond
+	release, stdin := boxtest.NewGate()
+	release = sync.OnceFunc(release)
+	defer release()
+	c := boxtest.Shell("read x; exit 3")
+	c.Timeout, c.Stdin = limit, stdin
 	short := boxtest.Begin(t, b, c)
-	c = boxtest.Shell("echo begun; exec sleep 3600")
-	c.Timeout, c.Grace, c.Stdout = limit, time.Millisecond, out
+	c = boxtest.Shell("sleep 3600")
+	c.Timeout, c.Grace = limit, time.Millisecond
 	began := time.Now()
 	long := boxtest.Begin(t, b, c)
-	out.Await(t, "begun\nbegun\n")
 	setPaused(t, b, true)
 	time.Sleep(limit + stands)
+	release()
 	setPaused(t, b, false)
-	if r := boxtest.Wait(t, short); r.Verdict != engine.Exited || r.ExitCode != 0 {
+	if r := boxtest.Wait(t, short); r.Verdict != engine.Exited || r.ExitCode != 3 {
 		t.Errorf("a command that had time left: %+v", r)
 	}
 	r := boxtest.Wait(t, long)
