@@ -179,7 +179,7 @@ class Event:
     # Only grows, over restarts of the daemon too.
     id: int
     time: datetime
-    type: Literal["created", "recreated", "adopted", "state", "exec-started", "exec-ended", "process-started", "process-exited", "process-stopped", "process-ready", "process-unready", "oom", "pids-limit", "mount-attached", "mount-detached", "volume-created", "volume-resized", "volume-removed", "sensitive", "volume-sensitive", "image-progress", "image-pulled", "image-removed", "network-connection", "port-published", "port-unpublished", "port-opened", "port-closed", "expired", "removed", "error"]
+    type: Literal["created", "recreated", "adopted", "state", "paused", "resumed", "exec-started", "exec-ended", "process-started", "process-exited", "process-stopped", "process-ready", "process-unready", "oom", "pids-limit", "mount-attached", "mount-detached", "volume-created", "volume-resized", "volume-removed", "sensitive", "volume-sensitive", "image-progress", "image-pulled", "image-removed", "network-connection", "port-published", "port-unpublished", "port-opened", "port-closed", "expired", "removed", "error"]
     box: Optional[str] = None
     details: Optional[Dict[str, Any]] = None
     # Labels of the session and, in an event about one, of the process.
@@ -653,7 +653,7 @@ class PortList:
 @dataclass
 class Problem:
     # The kind of error as one stable word.
-    code: Literal["malformed_json", "unknown_field", "wrong_type", "bad_path", "body_too_large", "body_timeout", "unsupported_media_type", "http_version", "unauthenticated", "forbidden", "no_such_route", "method_not_allowed", "session_not_found", "process_not_found", "volume_not_found", "volume_exists", "volume_in_use", "volume_lost", "images_disabled", "previews_disabled", "image_not_present", "image_not_found", "image_login", "image_damaged", "image_platform", "image_refused", "registry_unreachable", "not_found", "session_conflict", "exists", "bad_state", "not_started", "not_ready", "process_ended", "output_gone", "bad_relay_request", "writer_taken", "no_such_offset", "no_such_stream", "shutting_down", "storage", "quota_exceeded", "rate_limited", "denied", "program_not_found", "program_not_executable", "box_at_limit", "no_such_directory", "unenforceable", "box_lost", "engine_unavailable", "not_attached", "no_mount_point", "invalid", "too_many_connections", "unavailable", "timeout", "internal", "file_too_large", "wrong_file_type", "file_timeout", "box_disturbed", "not_empty", "no_space", "file_permission", "no_such_file", "file_exists", "file_operation"]
+    code: Literal["malformed_json", "unknown_field", "wrong_type", "bad_path", "body_too_large", "body_timeout", "unsupported_media_type", "http_version", "unauthenticated", "forbidden", "no_such_route", "method_not_allowed", "session_not_found", "process_not_found", "volume_not_found", "volume_exists", "volume_in_use", "volume_lost", "images_disabled", "previews_disabled", "image_not_present", "image_not_found", "image_login", "image_damaged", "image_platform", "image_refused", "registry_unreachable", "not_found", "session_conflict", "exists", "paused", "bad_state", "not_started", "not_ready", "process_ended", "output_gone", "bad_relay_request", "writer_taken", "no_such_offset", "no_such_stream", "shutting_down", "storage", "quota_exceeded", "rate_limited", "denied", "program_not_found", "program_not_executable", "box_at_limit", "no_such_directory", "unenforceable", "box_lost", "engine_unavailable", "not_attached", "no_mount_point", "invalid", "too_many_connections", "unavailable", "timeout", "internal", "file_too_large", "wrong_file_type", "file_timeout", "box_disturbed", "not_empty", "no_space", "file_permission", "no_such_file", "file_exists", "file_operation"]
     # HTTP status.
     status: int
     # The kind of error in words.
@@ -800,6 +800,8 @@ class Profile:
     allow_persistent: bool
     # Sessions may publish ports.
     allow_publish: bool
+    # Use resumes a paused session.
+    auto_resume: bool
     # The most that a request may ask for; -1 is no cap, for times as well.
     caps: ProfileCaps
     cpus: float
@@ -1037,6 +1039,8 @@ class Session:
     # Where the workspace is mounted, or would be.
     workspace_target: str
     writable_root: bool
+    # Use resumes it when it is paused.
+    auto_resume: Optional[bool] = None
     # Id of its box.
     box: Optional[str] = None
     # This request made the session.
@@ -1069,6 +1073,8 @@ class Session:
     network_rules: Optional[SessionNetworkRules] = None
     # Fields of the request that the profile locks: its values count.
     overridden: Optional[List[str]] = None
+    # Since when it is paused; absent: it is not. Its state is running.
+    paused_at: Optional[datetime] = None
     # Ports of the host that lead to ports of its box.
     published: Optional[List[Published]] = None
     # Why it failed or stopped.
@@ -1113,6 +1119,8 @@ class SessionNetworkRules:
 
 @dataclass
 class SessionRequest:
+    # Whether use resumes a paused session. Otherwise it is refused.
+    auto_resume: Optional[bool] = None
     # Processors' worth of time.
     cpus: Optional[float] = None
     # Template that counts if token and profile have none; instead of the daemon's.
@@ -1199,6 +1207,8 @@ class SessionRequest:
 
 @dataclass
 class SessionSpec:
+    # Whether use resumes a paused session. Otherwise it is refused.
+    auto_resume: Optional[bool] = None
     # Processors' worth of time.
     cpus: Optional[float] = None
     # The engine that builds the box: native, oci or containerd. Empty: the first that can, in the order of
@@ -1277,6 +1287,7 @@ class SessionUpdate:
     attach: Optional[List[Mount]] = None
     # Volumes of the tenant to attach.
     attach_volumes: Optional[List[SessionVolume]] = None
+    auto_resume: Optional[bool] = None
     cpus: Optional[float] = None
     # Targets of mounts and volumes to take away; done first.
     detach: Optional[List[str]] = None
@@ -1714,6 +1725,10 @@ class Client(Transport):
         """Connections of the session's box, and what was refused. Role viewer or above."""
         return self._json(Network, 'GET', f"/v1/sessions/{quote(id)}/network")
 
+    def pause_session(self, id: str) -> Session:
+        """Stop everything that runs in a session until it is resumed; a paused one stays paused. Role operator or above."""
+        return self._json(Session, 'POST', f"/v1/sessions/{quote(id)}/pause")
+
     def ports(self, id: str) -> PortList:
         """What listens in the session's box. Role viewer or above."""
         return self._json(PortList, 'GET', f"/v1/sessions/{quote(id)}/ports")
@@ -1745,6 +1760,10 @@ class Client(Transport):
     def stop_process(self, id: str, pid: str, body: Optional[StopRequest] = None) -> Process:
         """End a managed process and keep its output. Role operator or above."""
         return self._json(Process, 'POST', f"/v1/sessions/{quote(id)}/processes/{quote(pid)}/stop", json=body)
+
+    def resume_session(self, id: str) -> Session:
+        """Let a paused session go on; one that is not paused stays as it is. Role operator or above."""
+        return self._json(Session, 'POST', f"/v1/sessions/{quote(id)}/resume")
 
     def usage(self, id: str) -> Usage:
         """What the session's box uses now. Role viewer or above."""

@@ -712,6 +712,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{id}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop everything that runs in a session until it is resumed; a paused one stays paused
+         * @description Role operator or above.
+         */
+        post: operations["pause-session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{id}/ports": {
         parameters: {
             query?: never;
@@ -874,6 +894,26 @@ export interface paths {
          * @description Role operator or above.
          */
         post: operations["stop-process"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{id}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let a paused session go on; one that is not paused stays as it is
+         * @description Role operator or above.
+         */
+        post: operations["resume-session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1208,7 +1248,7 @@ export interface components {
             /** Format: date-time */
             time: string;
             /** @enum {string} */
-            type: "created" | "recreated" | "adopted" | "state" | "exec-started" | "exec-ended" | "process-started" | "process-exited" | "process-stopped" | "process-ready" | "process-unready" | "oom" | "pids-limit" | "mount-attached" | "mount-detached" | "volume-created" | "volume-resized" | "volume-removed" | "sensitive" | "volume-sensitive" | "image-progress" | "image-pulled" | "image-removed" | "network-connection" | "port-published" | "port-unpublished" | "port-opened" | "port-closed" | "expired" | "removed" | "error";
+            type: "created" | "recreated" | "adopted" | "state" | "paused" | "resumed" | "exec-started" | "exec-ended" | "process-started" | "process-exited" | "process-stopped" | "process-ready" | "process-unready" | "oom" | "pids-limit" | "mount-attached" | "mount-detached" | "volume-created" | "volume-resized" | "volume-removed" | "sensitive" | "volume-sensitive" | "image-progress" | "image-pulled" | "image-removed" | "network-connection" | "port-published" | "port-unpublished" | "port-opened" | "port-closed" | "expired" | "removed" | "error";
         };
         ExecEvent: {
             /** @description The piece, if it is UTF-8. */
@@ -1714,7 +1754,7 @@ export interface components {
              * @description The kind of error as one stable word.
              * @enum {string}
              */
-            code: "malformed_json" | "unknown_field" | "wrong_type" | "bad_path" | "body_too_large" | "body_timeout" | "unsupported_media_type" | "http_version" | "unauthenticated" | "forbidden" | "no_such_route" | "method_not_allowed" | "session_not_found" | "process_not_found" | "volume_not_found" | "volume_exists" | "volume_in_use" | "volume_lost" | "images_disabled" | "previews_disabled" | "image_not_present" | "image_not_found" | "image_login" | "image_damaged" | "image_platform" | "image_refused" | "registry_unreachable" | "not_found" | "session_conflict" | "exists" | "bad_state" | "not_started" | "not_ready" | "process_ended" | "output_gone" | "bad_relay_request" | "writer_taken" | "no_such_offset" | "no_such_stream" | "shutting_down" | "storage" | "quota_exceeded" | "rate_limited" | "denied" | "program_not_found" | "program_not_executable" | "box_at_limit" | "no_such_directory" | "unenforceable" | "box_lost" | "engine_unavailable" | "not_attached" | "no_mount_point" | "invalid" | "too_many_connections" | "unavailable" | "timeout" | "internal" | "file_too_large" | "wrong_file_type" | "file_timeout" | "box_disturbed" | "not_empty" | "no_space" | "file_permission" | "no_such_file" | "file_exists" | "file_operation";
+            code: "malformed_json" | "unknown_field" | "wrong_type" | "bad_path" | "body_too_large" | "body_timeout" | "unsupported_media_type" | "http_version" | "unauthenticated" | "forbidden" | "no_such_route" | "method_not_allowed" | "session_not_found" | "process_not_found" | "volume_not_found" | "volume_exists" | "volume_in_use" | "volume_lost" | "images_disabled" | "previews_disabled" | "image_not_present" | "image_not_found" | "image_login" | "image_damaged" | "image_platform" | "image_refused" | "registry_unreachable" | "not_found" | "session_conflict" | "exists" | "paused" | "bad_state" | "not_started" | "not_ready" | "process_ended" | "output_gone" | "bad_relay_request" | "writer_taken" | "no_such_offset" | "no_such_stream" | "shutting_down" | "storage" | "quota_exceeded" | "rate_limited" | "denied" | "program_not_found" | "program_not_executable" | "box_at_limit" | "no_such_directory" | "unenforceable" | "box_lost" | "engine_unavailable" | "not_attached" | "no_mount_point" | "invalid" | "too_many_connections" | "unavailable" | "timeout" | "internal" | "file_too_large" | "wrong_file_type" | "file_timeout" | "box_disturbed" | "not_empty" | "no_space" | "file_permission" | "no_such_file" | "file_exists" | "file_operation";
             /** @description Fields in which the live session differs from the request. */
             conflicts?: components["schemas"]["Conflict"][] | null;
             /** @description What is wrong this time and what to do. */
@@ -1892,6 +1932,8 @@ export interface components {
             allow_persistent: boolean;
             /** @description Sessions may publish ports. */
             allow_publish: boolean;
+            /** @description Use resumes a paused session. */
+            auto_resume: boolean;
             /** @description The most that a request may ask for; -1 is no cap, for times as well. */
             caps: components["schemas"]["ProfileCaps"];
             /** Format: double */
@@ -2155,6 +2197,8 @@ export interface components {
             paths: components["schemas"]["SensitivePath"][];
         };
         Session: {
+            /** @description Use resumes it when it is paused. */
+            auto_resume?: boolean;
             /** @description Id of its box. */
             box?: string;
             /**
@@ -2227,6 +2271,11 @@ export interface components {
             network_rules?: components["schemas"]["SessionNetworkRules"];
             /** @description Fields of the request that the profile locks: its values count. */
             overridden?: string[] | null;
+            /**
+             * Format: date-time
+             * @description Since when it is paused; absent: it is not. Its state is running.
+             */
+            paused_at?: string;
             persistent: boolean;
             /**
              * Format: int64
@@ -2308,6 +2357,8 @@ export interface components {
             limits?: components["schemas"]["NetworkLimitsInForce"];
         };
         SessionRequest: {
+            /** @description Whether use resumes a paused session. Otherwise it is refused. */
+            auto_resume?: boolean;
             /**
              * Format: double
              * @description Processors' worth of time.
@@ -2402,6 +2453,8 @@ export interface components {
             writable_root?: boolean;
         };
         SessionSpec: {
+            /** @description Whether use resumes a paused session. Otherwise it is refused. */
+            auto_resume?: boolean;
             /**
              * Format: double
              * @description Processors' worth of time.
@@ -2488,6 +2541,7 @@ export interface components {
             attach?: components["schemas"]["Mount"][] | null;
             /** @description Volumes of the tenant to attach. */
             attach_volumes?: components["schemas"]["SessionVolume"][] | null;
+            auto_resume?: boolean;
             /** Format: double */
             cpus?: number;
             /** @description Targets of mounts and volumes to take away; done first. */
@@ -5295,7 +5349,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, not_attached, volume_in_use */
+            /** @description bad_state, box_at_limit, box_lost, not_attached, paused, volume_in_use */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5433,7 +5487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, image_not_present, not_empty, session_conflict, volume_in_use, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, image_not_present, not_empty, paused, session_conflict, volume_in_use, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5571,7 +5625,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, image_not_present, session_conflict, volume_in_use */
+            /** @description bad_state, box_at_limit, box_lost, image_not_present, paused, session_conflict, volume_in_use */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5810,7 +5864,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -5923,7 +5977,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6051,7 +6105,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6160,7 +6214,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6279,7 +6333,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6405,7 +6459,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6531,7 +6585,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6649,7 +6703,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6758,7 +6812,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6869,7 +6923,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -6995,7 +7049,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7117,7 +7171,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, wrong_file_type */
+            /** @description bad_state, box_at_limit, box_lost, file_exists, file_operation, not_empty, paused, wrong_file_type */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7448,6 +7502,112 @@ export interface operations {
             };
             /** @description session_not_found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description body_too_large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description rate_limited, too_many_connections */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "pause-session": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Tenant that is meant, for callers who may choose; * is all of them. */
+                "X-Boxd-Tenant"?: string;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description bad_path, unknown_field */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description unauthenticated */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description session_not_found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description bad_state, box_lost */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7869,7 +8029,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description bad_state, box_at_limit, box_lost, exists, image_not_present, session_conflict, volume_in_use */
+            /** @description bad_state, box_at_limit, box_lost, exists, image_not_present, paused, session_conflict, volume_in_use */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -8624,6 +8784,112 @@ export interface operations {
             };
             /** @description unsupported_media_type */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description rate_limited, too_many_connections */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    "resume-session": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Tenant that is meant, for callers who may choose; * is all of them. */
+                "X-Boxd-Tenant"?: string;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description bad_path, unknown_field */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description unauthenticated */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description session_not_found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description bad_state, box_lost */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description body_too_large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
