@@ -39,7 +39,9 @@ func TestProbes(t *testing.T) {
 // TestProbesOfPool tries every probe in boxes that were built before they were asked for, in short only in one
 // with a read-only root, as its root.
 func TestProbesOfPool(t *testing.T) {
-	testutil.Long(t)
+	if !testutil.Full() {
+		t.Skip("takes long: only in make full")
+	}
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)
 	e, err := native.Start(t.Context(), native.Options{InitPath: initPath, Pool: 8})

@@ -465,7 +465,9 @@ func TestPoolBroken(t *testing.T) {
 
 // TestPoolOnce: however many clients ask at once, nobody gets a box that another one has or had.
 func TestPoolOnce(t *testing.T) {
-	testutil.Long(t)
+	if !testutil.Full() {
+		t.Skip("takes long: only in make full")
+	}
 	e := startPool(t, stateDir(t), 4)
 	for range 4 {
 		create(t, e, engine.Spec{})
