@@ -163,7 +163,7 @@ func (f Facts) workspaces() Check {
 func (f Facts) init() Check {
 	switch {
 	case f.InitError != nil:
-		return Check{Name: "boxd-init", Status: Failed, Detail: f.InitError.Error(), Mend: "install boxd and boxd-init from one build, side by side"}
+		return Check{Name: "boxd-init", Status: Failed, Detail: f.InitError.Error(), Mend: "install boxd, boxd-init, boxd-agent and boxd-unpacker from one build, side by side"}
 	case errors.Is(f.Box.Error, errNotRoot):
 		return Check{Name: "boxd-init", Status: Unknown, Detail: f.InitPath + ": its version is unknown, as asking for it takes root"}
 	default:
