@@ -136,7 +136,8 @@ func (p *peer) once() error {
 	}
 	var out bytes.Buffer
 	cmd := exec.Command(p.args[0], p.args[1:]...)
-	cmd.Stderr = &out
+	// Pipes: crun gives its standard streams to the container's user, also if they are the host's /dev/null.
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(""), io.Discard, &out
 	if err := cmd.Run(); err != nil {
 		line, _, _ := strings.Cut(strings.TrimSpace(out.String()), "\n")
 		return fmt.Errorf("%w: %s", err, line)

@@ -42,8 +42,7 @@ type Options struct {
 	// none.
 	Pool int
 	// OneBox is for a process that creates one box, removes it and ends. Further boxes take
-	// longer, because the launcher prepares nothing for them. If no box is left, Close does not
-	// wait for the launcher to remove its own directory and to end, which it does by itself.
+	// longer, because the launcher prepares nothing for them.
 	OneBox bool
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
@@ -54,7 +53,6 @@ type Options struct {
 type Engine struct {
 	core
 	launcher *exec.Cmd
-	oneBox   bool
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -88,7 +86,7 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
 	theirs.Close()
-	e := &Engine{oneBox: o.OneBox, core: core{log: o.Logger, null: null, boxes: map[*box]struct{}{}}, launcher: cmd}
+	e := &Engine{core: core{log: o.Logger, null: null, boxes: map[*box]struct{}{}}, launcher: cmd}
 	if err := e.greet(ctx, conn, o); err != nil {
 		conn.Close()
 		null.Close()
@@ -163,7 +161,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, erro
 }
 
 // Close implements engine.Engine: it disconnects from the launcher, which then removes its
-// boxes and exits, and waits for that, except as Options.OneBox says. Closing twice does nothing.
+// boxes and exits, and waits for that. Closing twice does nothing.
 func (e *Engine) Close() error {
 	boxes, first := e.shut()
 	if !first {
@@ -173,11 +171,6 @@ func (e *Engine) Close() error {
 		b.markEnding()
 	}
 	e.link.close()
-	if e.oneBox && len(boxes) == 0 {
-		e.null.Close()
-		go func() { _ = e.launcher.Wait() }() // a process that lives on reaps it
-		return nil
-	}
 	err := e.endLauncher(closePatience + time.Duration(len(boxes))*boxPatience)
 	for _, b := range boxes {
 		b.abandon()

@@ -82,9 +82,20 @@ func besideInit(r Runtimes, initPath string) Runtimes {
 	return r
 }
 
+// leastFiles is the least hard limit of open files for boxd-init. A launcher that has fewer may be unable
+// to remove what it has begun to make.
+const leastFiles = 80
+
 // startInit runs a sealed copy of boxd-init in a role, with descriptors from number 3 on. It runs in
 // a session of its own, because a ^C at the terminal is meant for the user's commands.
 func startInit(exe *os.File, extra []*os.File, flags uintptr, args ...string) (*exec.Cmd, error) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return nil, os.NewSyscallError("getrlimit", err)
+	}
+	if files.Max < leastFiles {
+		return nil, fmt.Errorf("a process may open %d files here, must be at least %d: raise the limit (ulimit -n)", files.Max, leastFiles)
+	}
 	path, err := linux.ProgramPath(exe)
 	if err != nil {
 		return nil, err

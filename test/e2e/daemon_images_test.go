@@ -482,6 +482,7 @@ func TestDaemonImagePolicy(t *testing.T) {
 	}
 	says(0, "b\n", "again", "--image", ref)
 	d.killInit(d.sessionOf("again").Box)
+	d.awaitFailed("again") // a command that comes before is lost with the box
 	says(0, "b\n", "again")
 	if s := d.sessionOf("again"); s.ImageDigest != first {
 		t.Errorf("the new box has %s, want %s", s.ImageDigest, first)
@@ -551,6 +552,7 @@ func TestDaemonImageCrash(t *testing.T) {
 	d.kill()
 	d.start()
 	d.killInit(box)
+	d.awaitFailed("s")
 	d.says(0, "b\n", "exec", "s", "--", "sh", "-c", "echo $A")
 	if s := d.sessionOf("s"); s.Box == box || s.ImageDigest != digest {
 		t.Errorf("%+v, want another box than %s with %s", s, box, digest)

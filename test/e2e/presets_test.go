@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
@@ -48,7 +49,7 @@ func TestPresetExecution(t *testing.T) {
 	d.says(0, "", "code", "execution", "--language", "python", "-")
 	d.says(0, "kept\n", "exec", "execution", "--", "ls", "-A", "/workspace")
 	d.says(0, "yes", "exec", "execution", "--", "cat", "kept")
-	d.says(1, "", "exec", "execution", "--", "sh", "-c", "ls -d /tmp/code-* 2>/dev/null; false")
+	d.says(1, "", "exec", "execution", "--", "sh", "-c", "for i in $(seq 500); do ls -d /tmp/code-* >/dev/null 2>&1 || break; sleep 0.01; done; ls -d /tmp/code-* 2>/dev/null; false")
 	user := write("user.py", "import os\nprint(os.getuid(), oct(os.stat(os.path.dirname(__file__)).st_mode))\n")
 	d.says(0, "1000 0o40700\n", "code", "execution", "-u", "1000:1000", user)
 
@@ -67,7 +68,12 @@ func TestPresetExecution(t *testing.T) {
 	// A full /tmp is the box's own problem, and is named.
 	d.says(1, "", "exec", "full", "--tmp-size", "1M", "--", "sh", "-c", "cat /dev/zero >/tmp/zeros 2>/dev/null")
 	d.wantRefused(125, d.run("code", "full", long), "placing the code", "no space left on device")
-	d.says(0, "zeros\n", "exec", "full", "--", "ls", "-A", "/tmp")
+	// The directory of the code is removed after the answer.
+	for end := time.Now().Add(patience); d.run("exec", "full", "--", "ls", "-A", "/tmp").stdout != "zeros\n"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("a part of the code stays: %v", d.run("exec", "full", "--", "ls", "-A", "/tmp"))
+		}
+	}
 	d.wantRefused(125, d.run("code", "n", "--profile", "execution", "--network", user), "--network", "allow_network")
 	d.wantRefused(125, d.run("code", "n", "--profile", "execution", "--persistent", user), "--persistent", "allow_persistent")
 	d.wantRefused(125, d.run("code", "n", "--language", "perl", user), "--language", "bash, javascript, python")
