@@ -196,7 +196,13 @@ lint:
 
 .PHONY: bench
 bench: build build-containerd build-bench
+ifeq ($(TESTARGS),)
+	@mkdir -p docs/benchmarks
+	@$(ROOT) $(BIN)/boxd bench --pictures docs/benchmarks >"$(BIN)/bench.md"
+	@sed -i -e '/^<!-- begin/,/^<!-- end/{//!d}' -e '/^<!-- begin/r $(BIN)/bench.md' docs/benchmarks.md
+else
 	@$(ROOT) $(BIN)/boxd bench $(TESTARGS)
+endif
 
 .PHONY: fuzz
 fuzz:

@@ -81,7 +81,7 @@ func (r *Report) About() string {
 
 // WriteTable writes the report as Markdown.
 func (r *Report) WriteTable(w io.Writer) {
-	fmt.Fprintf(w, "%s\n\n", r.About())
+	fmt.Fprintf(w, "`%s`, %s, %.0f s\n\n%s\n\n", strings.Join(r.Command, " "), r.Began, r.Seconds, r.About())
 	for _, warning := range r.Noise.Warnings {
 		fmt.Fprintf(w, "**Noisy:** %s\n\n", warning)
 	}
