@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -169,6 +170,43 @@ func TestOutboxOfTTLs(t *testing.T) {
 			t.Errorf("%q, want %q", o.ends(), want)
 		}
 	})
+}
+
+// Whoever completes the end of a session says what the one said who began it.
+func TestOutboxOfTTLsThatASuccessorCompletes(t *testing.T) {
+	for name, r := range map[string]policy.Request{"kept": retaining("1h"), "not kept": {}} {
+		o := &fakeOutbox{stored: map[string]toldEnd{}}
+		bubble(t, func(b *bench) {
+			b.crash()
+			b.alter = func(opt *Options) { opt.Outbox = o }
+			b.start()
+			box := b.ensure(keyA, r).Box
+			b.ensure(keyB, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
+				if op == "remove" || op == "discard" {
+					return errors.New("busy")
+				}
+				return nil
+			})
+			time.Sleep(2 * policy.DefaultIdleTTL)
+			if state := b.recorded(keyA); state != Stopping {
+				t.Fatalf("%s: after its idle time it is %q", name, state)
+			}
+			brief, cancel := context.WithTimeout(ctx, time.Second)
+			_ = b.Remove(brief, me, keyB)
+			cancel()
+			b.crash()
+			b.host.SetHook(nil)
+			b.start()
+			time.Sleep(time.Minute)
+			if want := []string{"expired a", "removed b"}; !slices.Equal(o.ends(), want) {
+				t.Errorf("%s: %q, want %q", name, o.ends(), want)
+			}
+			if b.host.Box(box) != nil {
+				t.Errorf("%s: its box is there", name)
+			}
+		})
+	}
 }
 
 // A box that is lost, also while no manager is there, ends its processes.

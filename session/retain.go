@@ -43,7 +43,7 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 		s.mu.Unlock()
 		return false, nil
 	}
-	rec.State, rec.Reason, rec.LifeLeft = Stopped, r.reason+": its workspace is kept", 0
+	rec.State, rec.Reason, rec.LifeLeft, rec.Expired = Stopped, r.reason+": its workspace is kept", 0, false
 	e := s.eventLocked(EventExpired, r.caller, map[string]any{"reason": r.reason, "retained": rec.Resolved.Retain})
 	told := s.m.announce(Ending{Event: e})
 	changes := append(told.changes(), rec.put())

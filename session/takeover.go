@@ -29,7 +29,7 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 		} else {
 			s.markProcessesLost()
 		}
-		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil}
+		left := removal{caller: system, reason: s.record.Reason, expired: rec.Expired || rec.Retained != nil} // older builds had only Retained
 		r.m.spawn(func() { s.teardown(left) })
 		return nil
 	case rec.State == Running && exists:
