@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
@@ -150,6 +151,30 @@ func TestOutboxKeepsArgv(t *testing.T) {
 			if e.Session == profile && !slices.Equal(e.Args, want) {
 				t.Errorf("%s: %q", profile, e.Args)
 			}
+		}
+	}
+}
+
+// That holds for probes and for output as well, and what it learns of a command line is bounded.
+func TestOutboxKeepsNoMoreThanTheProfile(t *testing.T) {
+	b := newBench(t)
+	none, size := policy.KeepNone, spec.Size(1000)
+	b.policy.Profiles = map[string]policy.ProfileConfig{"quiet": {KeepArgv: &none}, "open": {KeepOutput: &size}}
+	b.start()
+	long := strings.Repeat("x", 8000)
+	for profile, want := range map[string]struct{ output, probe string }{"quiet": {}, "open": {"password", "probe " + long[:maxRecordArgs-len("probe")] + "…"}} {
+		key := Key{"t", profile}
+		b.ensure(key, policy.Request{Wishes: spec.Wishes{Profile: profile}})
+		p := b.launch(key, "p", "serve")
+		end := p.record
+		end.State, end.Result, end.FailureOutput = ProcessFailed, &engine.Result{Verdict: engine.Exited, ExitCode: 1}, "password"
+		end.Ready = &spec.Ready{Command: []string{"probe", long}}
+		v := p.endingAs(end).Process
+		if got := strings.Join(v.Ready.Command, " "); v.FailureOutput != want.output || got != want.probe {
+			t.Errorf("%s: %q, %d bytes of %q", profile, v.FailureOutput, len(got), got[:min(20, len(got))])
+		}
+		if len(end.Ready.Command[1]) != len(long) {
+			t.Errorf("%s: the record was changed", profile)
 		}
 	}
 }
