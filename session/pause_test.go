@@ -1,9 +1,11 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,7 +64,7 @@ func TestPause(t *testing.T) {
 	b.setPaused(keyA, false)
 	b.setPaused(keyA, false)
 	b.exec(keyA, "true")
-	if b.audit.count("resume", "allow") != 1 || box.Paused() {
+	if b.audit.count("resume", "allow") != 2 || box.Paused() {
 		t.Errorf("audited %d times, box paused: %v", b.audit.count("resume", "allow"), box.Paused())
 	}
 	b.setPaused(keyA, true)
@@ -73,6 +75,41 @@ func TestPause(t *testing.T) {
 		t.Error("the next session is paused")
 	}
 	b.exec(keyA, "true")
+}
+
+// A box that a failed request has paused runs again, and resume never answers for it.
+func TestFailedPause(t *testing.T) {
+	b := open(t)
+	box := b.host.Box(b.ensure(keyA, policy.Request{}).Box)
+	var resumes atomic.Int32
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
+		switch {
+		case op == "paused": // the box is, and nobody learns of it
+			return engine.ErrNoLauncher
+		case op == "resume" && resumes.Add(1) == 1:
+			return engine.ErrNoLauncher
+		}
+		return nil
+	})
+	if _, err := b.Pause(ctx, me, keyA); !errors.Is(err, engine.ErrNoLauncher) || !b.get(keyA).PausedAt.IsZero() {
+		t.Fatalf("%v", err)
+	}
+	b.eventually("the box to run", func() bool { return !box.Paused() })
+	box.SetPaused(true)
+	b.setPaused(keyA, false)
+	if box.Paused() {
+		t.Error("resume has not asked the box")
+	}
+	b.exec(keyA, "true")
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
+		if op == "resume" {
+			return engine.ErrNoLauncher
+		}
+		return nil
+	})
+	if _, err := b.Resume(ctx, me, keyA); !errors.Is(err, engine.ErrNoLauncher) {
+		t.Errorf("resume without an answer of the box: %v", err)
+	}
 }
 
 // Use resumes a session that says so, once, however many ask.
