@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -80,21 +79,13 @@ func (a announcement) stored() {
 	}
 }
 
-// storeLater stores the entries as soon as that is possible, without a record of the ends: it was
-// not possible to write that.
-func (a announcement) storeLater() {
-	if len(a.entries) == 0 {
-		return
-	}
-	a.m.spawn(func() {
-		a.m.retry(func(context.Context) error {
-			err := a.m.store.write(a.changes()...)
-			if err == nil {
-				a.stored()
-			}
-			return err
-		})
-	})
+// noteTold is called when a transaction with untold was committed. Of several that had it one tells the outbox.
+func (p *Process) noteTold() {
+	p.s.mu.Lock()
+	told := p.untold
+	p.untold = announcement{}
+	p.s.mu.Unlock()
+	told.stored()
 }
 
 // openOutbox hands the stored entries over.

@@ -262,6 +262,75 @@ func TestOutboxWhileNothingCanBeWritten(t *testing.T) {
 	b.tells(o, "process-exited a/p exited")
 }
 
+// Whatever deletes the record of an end before that could be written, or writes over it, stores what tells of it.
+func TestOutboxBeforeTheRetry(t *testing.T) {
+	for name, do := range map[string]func(*bench, *Process) error{
+		"forget":  func(b *bench, p *Process) error { return p.forget(ctx) },
+		"replace": func(b *bench, p *Process) error { b.launch(keyA, "p", "serve"); return nil },
+		"remove":  func(b *bench, p *Process) error { return b.Remove(ctx, me, keyA) },
+	} {
+		o := &fakeOutbox{stored: map[string]toldEnd{}}
+		bubble(t, func(b *bench) {
+			b.crash()
+			b.alter = func(opt *Options) { opt.Outbox = o }
+			b.start()
+			p := b.launch(keyA, "p", "serve")
+			mend := b.breakStore()
+			b.host.Box(p.View().Box).Process(p.View().Key).Exit(1)
+			await(t, p.Done(), "the end")
+			time.Sleep(7 * time.Second) // the retries are rare by now
+			mend()
+			before := time.Now()
+			must(t, do(b, p))
+			if took := time.Since(before); took > time.Second {
+				t.Fatalf("%s took %v: a retry came first", name, took)
+			}
+			b.crash()
+			b.start()
+			told := 0
+			for _, e := range o.opened {
+				if strings.Contains(string(e.Value), `"process-exited"`) {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("%s: the end is stored %d times", name, told)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
+// An end that a successor finds, and cannot record at once, is told once.
+func TestOutboxOfSuccessorThatCannotWrite(t *testing.T) {
+	b, o := openWithOutbox(t)
+	p := b.launch(keyA, "p", "serve")
+	box := p.View().Box
+	b.crash()
+	hold := make(chan struct{})
+	b.host.SetHook(func(ctx context.Context, op, _ string) error {
+		if op == "adopt" {
+			<-hold
+		}
+		return nil
+	})
+	b.host.Box(box).Die()
+	must(t, b.tryStart())
+	mend := b.breakStore()
+	close(hold)
+	<-b.adopted
+	if list := o.ends(); len(list) != 0 {
+		t.Errorf("told before it was stored: %q", list)
+	}
+	mend()
+	b.tells(o, "process-exited a/p box-lost")
+	b.restart()
+	b.tells(o, "process-exited a/p box-lost")
+	if len(o.opened) != 1 {
+		t.Errorf("%d messages", len(o.opened))
+	}
+}
+
 // A database of which a page is damaged is written anew with what can be read of the outbox.
 func TestOutboxIsSalvaged(t *testing.T) {
 	b, o := openWithOutbox(t)

@@ -49,6 +49,7 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 	changes := append(told.changes(), rec.put())
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
+		changes = append(changes, p.untold.changes()...)
 	}
 	s.erased, s.retired = true, true // no other record of it is written
 	write := s.m.store.enqueue(changes...)
@@ -61,6 +62,7 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 	}
 	told.stored()
 	for _, p := range list {
+		p.noteTold()
 		p.drop(ctx)
 	}
 	next := s.m.retained(rec)

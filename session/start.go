@@ -187,12 +187,19 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec, after *Pr
 	}
 	s.processes[spec.ID] = p
 	s.countWaitingLocked()
-	write := s.m.store.enqueue(p.record.put())
+	changes := []change{p.record.put()}
+	if old != nil {
+		changes = append(changes, old.untold.changes()...)
+	}
+	write := s.m.store.enqueue(changes...)
 	p.record.Replaces = nil // later records do not have it
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		p.abandon(old)
 		return nil, nil, err
+	}
+	if old != nil {
+		old.noteTold()
 	}
 	return p, old, nil
 }
