@@ -229,17 +229,30 @@ func (s *session) awaitResumed(done <-chan struct{}) {
 	}
 }
 
-// wake makes sure that a command can start in the session of u: a paused one is resumed, or the use is refused.
-func (u *use) wake(ctx context.Context, c Caller) error {
+// refusePaused fails if the session of u is paused and use does not resume it.
+func (u *use) refusePaused() error {
 	s := u.s
 	s.mu.Lock()
 	paused, auto := s.pausedLocked(), s.record.Resolved.AutoResume
 	s.mu.Unlock()
-	switch {
-	case !paused:
-		return nil
-	case !auto:
+	if paused && !auto {
 		return s.pausedError()
+	}
+	return nil
+}
+
+// wake makes sure that a command can start in the session of u: a paused one is resumed, or the use is refused.
+// Its caller has been admitted, so that what is refused resumes nothing.
+func (u *use) wake(ctx context.Context, c Caller) error {
+	if err := u.refusePaused(); err != nil {
+		return err
+	}
+	s := u.s
+	s.mu.Lock()
+	paused := s.pausedLocked()
+	s.mu.Unlock()
+	if !paused {
+		return nil
 	}
 	if err := s.lockOp(ctx); err != nil {
 		return err

@@ -149,6 +149,52 @@ func TestAutoResume(t *testing.T) {
 	}
 }
 
+// What is refused resumes nothing, and a pause between admission and start does not fail a use that resumes.
+func TestAutoResumeAfterAdmission(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 2}}}
+	b.start()
+	auto := true
+	r := policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{AutoResume: &auto}}}
+	box := b.host.Box(b.ensure(keyA, r).Box)
+	b.launch(keyA, "p", "serve")
+	b.setPaused(keyA, true)
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); !errors.Is(err, ErrExists) || !box.Paused() {
+		t.Errorf("a process that is there: %v, paused: %v", err, box.Paused())
+	}
+	b.setPaused(keyA, false)
+	for _, op := range []string{"start", "launch"} { // paused as one starts
+		b.host.SetHook(func(ctx context.Context, at, _ string) error {
+			if at == op {
+				b.host.SetHook(nil)
+				_, err := b.Pause(ctx, me, keyA)
+				return err
+			}
+			return nil
+		})
+		if op == "start" {
+			b.exec(keyA, "true")
+		} else {
+			b.launch(keyA, "q", "serve")
+		}
+		if box.Paused() || b.audit.count("resume", "failed") != 0 {
+			t.Errorf("%s: paused: %v", op, box.Paused())
+		}
+	}
+	b.setPaused(keyA, true)
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err != nil || box.Paused() {
+		t.Errorf("the second command: %v", err)
+	}
+	b.setPaused(keyA, true)
+	_, execErr := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
+	_, startErr := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "r", Args: []string{"serve"}})
+	for what, err := range map[string]error{"exec": execErr, "start": startErr} {
+		if !errors.Is(err, policy.ErrQuota) || !box.Paused() {
+			t.Errorf("%s over budget: %v, paused: %v", what, err, box.Paused())
+		}
+	}
+}
+
 // Idle time stands still during a pause, the lifetime does not.
 func TestPausedTTL(t *testing.T) {
 	bubble(t, func(b *bench) {
