@@ -42,7 +42,7 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := u.wake(ctx, c); err != nil {
+	if err := u.refusePaused(); err != nil {
 		u.release()
 		m.deny(c, key, a.Action, err)
 		return nil, nil, err
@@ -50,6 +50,12 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 	counted, err := m.admitAccess(ctx, c, u.s, a)
 	if err != nil {
 		u.release()
+		return nil, nil, err
+	}
+	if err := u.wake(ctx, c); err != nil {
+		counted()
+		u.release()
+		m.deny(c, key, a.Action, err)
 		return nil, nil, err
 	}
 	var working context.Context

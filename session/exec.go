@@ -60,7 +60,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		_ = u.awaitRecord() // confirm reports an error; a command that has run has a result even so
 		u.release()
 	}()
-	if err := u.wake(ctx, c); err != nil {
+	if err := u.refusePaused(); err != nil {
 		m.deny(c, key, "exec", err)
 		return ExecResult{}, err
 	}
@@ -77,6 +77,11 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}
 
+	if err := u.wake(ctx, c); err != nil {
+		m.deny(c, key, "exec", err)
+		return ExecResult{}, err
+	}
+
 	codeLeft := e.Code != nil
 	defer func() {
 		if codeLeft {
@@ -85,6 +90,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}()
 	started, denied := time.Now(), u.s.refusals()
 	p, err := run.start(ctx, u.box, e.Code)
+	if errors.Is(err, engine.ErrPaused) && u.wake(ctx, c) == nil { // paused since
+		p, err = run.start(ctx, u.box, e.Code)
+	}
 	if unstarted(err) {
 		if u, err = m.again(ctx, c, u, a); err == nil {
 			started, denied = time.Now(), u.s.refusals()

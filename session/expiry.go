@@ -176,7 +176,7 @@ func (s *session) expireIfDue() {
 	retain := s.retainLocked()
 	begun := s.markRemovalLocked(reason)
 	if begun {
-		s.record.Retained = retain // a successor that finds a removal begun has to know
+		s.record.Expired, s.record.Retained = true, retain // a successor that finds a removal begun has to know
 	}
 	s.mu.Unlock()
 	if begun {

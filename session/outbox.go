@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -15,8 +14,8 @@ type Ending struct {
 	// Event says what has ended and how. Its type is EventProcessExited, EventProcessStopped,
 	// EventExpired or EventRemoved, and its Seq 0.
 	Event
-	// Process is the process as its end was recorded, with as much of its command line as the history
-	// keeps. Nil: the session has ended.
+	// Process is the process as its end was recorded, with as much of its command lines and output as
+	// the profile lets the history keep, and at most 4 KiB of each. Nil: the session has ended.
 	Process *ProcessView
 }
 
@@ -80,21 +79,13 @@ func (a announcement) stored() {
 	}
 }
 
-// storeLater stores the entries as soon as that is possible, without a record of the ends: it was
-// not possible to write that.
-func (a announcement) storeLater() {
-	if len(a.entries) == 0 {
-		return
-	}
-	a.m.spawn(func() {
-		a.m.retry(func(context.Context) error {
-			err := a.m.store.write(a.changes()...)
-			if err == nil {
-				a.stored()
-			}
-			return err
-		})
-	})
+// noteTold is called when a transaction with untold was committed. Of several that had it one tells the outbox.
+func (p *Process) noteTold() {
+	p.s.mu.Lock()
+	told := p.untold
+	p.untold = announcement{}
+	p.s.mu.Unlock()
+	told.stored()
 }
 
 // openOutbox hands the stored entries over.
@@ -124,14 +115,29 @@ func (p *Process) endingAs(end processRecord) Ending {
 	p.s.mu.Lock()
 	v, resolved := p.viewLocked(&end, nil), p.s.record.Resolved
 	p.s.mu.Unlock()
-	switch p.s.m.policy.Keep(resolved).Argv {
-	case policy.KeepProgram:
-		v.Args = v.Args[:min(1, len(v.Args))]
-	case policy.KeepNone:
-		v.Args = nil
+	keep := p.s.m.policy.Keep(resolved)
+	v.Args = keptArgs(keep.Argv, v.Args)
+	if v.Ready != nil && len(v.Ready.Command) > 0 {
+		ready := *v.Ready
+		ready.Command = keptArgs(keep.Argv, shownArgs(ready.Command, maxRecordArgs))
+		v.Ready = &ready
+	}
+	if keep.Output == 0 {
+		v.FailureOutput = ""
 	}
 	e.Process = &v
 	return e
+}
+
+// keptArgs returns as much of a command line as keep, the keep_argv of a profile, allows.
+func keptArgs(keep string, args []string) []string {
+	switch keep {
+	case policy.KeepProgram:
+		return args[:min(1, len(args))]
+	case policy.KeepNone:
+		return nil
+	}
+	return args
 }
 
 func decodeOutbox(key, value []byte) (OutboxEntry, error) {

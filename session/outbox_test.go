@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
@@ -153,6 +155,30 @@ func TestOutboxKeepsArgv(t *testing.T) {
 	}
 }
 
+// That holds for probes and for output as well, and what it learns of a command line is bounded.
+func TestOutboxKeepsNoMoreThanTheProfile(t *testing.T) {
+	b := newBench(t)
+	none, size := policy.KeepNone, spec.Size(1000)
+	b.policy.Profiles = map[string]policy.ProfileConfig{"quiet": {KeepArgv: &none}, "open": {KeepOutput: &size}}
+	b.start()
+	long := strings.Repeat("x", 8000)
+	for profile, want := range map[string]struct{ output, probe string }{"quiet": {}, "open": {"password", "probe " + long[:maxRecordArgs-len("probe")] + "…"}} {
+		key := Key{"t", profile}
+		b.ensure(key, policy.Request{Wishes: spec.Wishes{Profile: profile}})
+		p := b.launch(key, "p", "serve")
+		end := p.record
+		end.State, end.Result, end.FailureOutput = ProcessFailed, &engine.Result{Verdict: engine.Exited, ExitCode: 1}, "password"
+		end.Ready = &spec.Ready{Command: []string{"probe", long}}
+		v := p.endingAs(end).Process
+		if got := strings.Join(v.Ready.Command, " "); v.FailureOutput != want.output || got != want.probe {
+			t.Errorf("%s: %q, %d bytes of %q", profile, v.FailureOutput, len(got), got[:min(20, len(got))])
+		}
+		if len(end.Ready.Command[1]) != len(long) {
+			t.Errorf("%s: the record was changed", profile)
+		}
+	}
+}
+
 func TestOutboxOfTTLs(t *testing.T) {
 	o := &fakeOutbox{stored: map[string]toldEnd{}}
 	bubble(t, func(b *bench) {
@@ -169,6 +195,43 @@ func TestOutboxOfTTLs(t *testing.T) {
 			t.Errorf("%q, want %q", o.ends(), want)
 		}
 	})
+}
+
+// Whoever completes the end of a session says what the one said who began it.
+func TestOutboxOfTTLsThatASuccessorCompletes(t *testing.T) {
+	for name, r := range map[string]policy.Request{"kept": retaining("1h"), "not kept": {}} {
+		o := &fakeOutbox{stored: map[string]toldEnd{}}
+		bubble(t, func(b *bench) {
+			b.crash()
+			b.alter = func(opt *Options) { opt.Outbox = o }
+			b.start()
+			box := b.ensure(keyA, r).Box
+			b.ensure(keyB, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
+				if op == "remove" || op == "discard" {
+					return errors.New("busy")
+				}
+				return nil
+			})
+			time.Sleep(2 * policy.DefaultIdleTTL)
+			if state := b.recorded(keyA); state != Stopping {
+				t.Fatalf("%s: after its idle time it is %q", name, state)
+			}
+			brief, cancel := context.WithTimeout(ctx, time.Second)
+			_ = b.Remove(brief, me, keyB)
+			cancel()
+			b.crash()
+			b.host.SetHook(nil)
+			b.start()
+			time.Sleep(time.Minute)
+			if want := []string{"expired a", "removed b"}; !slices.Equal(o.ends(), want) {
+				t.Errorf("%s: %q, want %q", name, o.ends(), want)
+			}
+			if b.host.Box(box) != nil {
+				t.Errorf("%s: its box is there", name)
+			}
+		})
+	}
 }
 
 // A box that is lost, also while no manager is there, ends its processes.
@@ -197,6 +260,75 @@ func TestOutboxWhileNothingCanBeWritten(t *testing.T) {
 	}
 	mend()
 	b.tells(o, "process-exited a/p exited")
+}
+
+// Whatever deletes the record of an end before that could be written, or writes over it, stores what tells of it.
+func TestOutboxBeforeTheRetry(t *testing.T) {
+	for name, do := range map[string]func(*bench, *Process) error{
+		"forget":  func(b *bench, p *Process) error { return p.forget(ctx) },
+		"replace": func(b *bench, p *Process) error { b.launch(keyA, "p", "serve"); return nil },
+		"remove":  func(b *bench, p *Process) error { return b.Remove(ctx, me, keyA) },
+	} {
+		o := &fakeOutbox{stored: map[string]toldEnd{}}
+		bubble(t, func(b *bench) {
+			b.crash()
+			b.alter = func(opt *Options) { opt.Outbox = o }
+			b.start()
+			p := b.launch(keyA, "p", "serve")
+			mend := b.breakStore()
+			b.host.Box(p.View().Box).Process(p.View().Key).Exit(1)
+			await(t, p.Done(), "the end")
+			time.Sleep(7 * time.Second) // the retries are rare by now
+			mend()
+			before := time.Now()
+			must(t, do(b, p))
+			if took := time.Since(before); took > time.Second {
+				t.Fatalf("%s took %v: a retry came first", name, took)
+			}
+			b.crash()
+			b.start()
+			told := 0
+			for _, e := range o.opened {
+				if strings.Contains(string(e.Value), `"process-exited"`) {
+					told++
+				}
+			}
+			if told != 1 {
+				t.Errorf("%s: the end is stored %d times", name, told)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
+// An end that a successor finds, and cannot record at once, is told once.
+func TestOutboxOfSuccessorThatCannotWrite(t *testing.T) {
+	b, o := openWithOutbox(t)
+	p := b.launch(keyA, "p", "serve")
+	box := p.View().Box
+	b.crash()
+	hold := make(chan struct{})
+	b.host.SetHook(func(ctx context.Context, op, _ string) error {
+		if op == "adopt" {
+			<-hold
+		}
+		return nil
+	})
+	b.host.Box(box).Die()
+	must(t, b.tryStart())
+	mend := b.breakStore()
+	close(hold)
+	<-b.adopted
+	if list := o.ends(); len(list) != 0 {
+		t.Errorf("told before it was stored: %q", list)
+	}
+	mend()
+	b.tells(o, "process-exited a/p box-lost")
+	b.restart()
+	b.tells(o, "process-exited a/p box-lost")
+	if len(o.opened) != 1 {
+		t.Errorf("%d messages", len(o.opened))
+	}
 }
 
 // A database of which a page is damaged is written anew with what can be read of the outbox.

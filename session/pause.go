@@ -92,12 +92,14 @@ func (s *session) pausedLocked() bool {
 
 // setPaused pauses box or resumes it. The caller holds the op.
 //
-// The box comes before the record: a manager that takes the box over believes the box, see adoptPause.
+// The box comes before the record: a manager that takes the box over believes the box, see adoptPause. A box that
+// should be running is asked to resume all the same, as it may have been paused by a request that failed.
 func (s *session) setPaused(ctx context.Context, c Caller, box engine.LiveBox, pause bool) error {
 	s.mu.Lock()
 	is := s.pausedLocked()
 	s.mu.Unlock()
-	if is == pause {
+	p, ok := box.(engine.Pausable)
+	if is && pause || !is && !pause && !ok {
 		return nil
 	}
 	action, event := "resume", EventResumed
@@ -107,7 +109,6 @@ func (s *session) setPaused(ctx context.Context, c Caller, box engine.LiveBox, p
 	if err := s.m.audit(c, s.key, audit.Entry{Action: action, Decision: audit.Allow}); err != nil {
 		return err
 	}
-	p, ok := box.(engine.Pausable)
 	if !ok {
 		return s.m.noteFailure(c, s.key, action, fmt.Errorf("this engine cannot pause boxes: %w", engine.ErrUnenforceable))
 	}
@@ -116,7 +117,13 @@ func (s *session) setPaused(ctx context.Context, c Caller, box engine.LiveBox, p
 		change, undo = p.Pause, p.Resume
 	}
 	if err := change(ctx); err != nil {
+		if pause && !errors.Is(err, engine.ErrUnenforceable) && !errors.Is(err, engine.ErrBoxLost) {
+			s.m.spawn(func() { s.resumeLater(box, p) })
+		}
 		return s.m.noteFailure(c, s.key, action, err)
+	}
+	if is == pause {
+		return nil
 	}
 	var details map[string]any
 	s.mu.Lock()
@@ -141,6 +148,24 @@ func (s *session) setPaused(ctx context.Context, c Caller, box engine.LiveBox, p
 	s.touch() // its idle time begins anew
 	s.arm()
 	return nil
+}
+
+// resumeLater makes sure that box, whose pause has failed, runs: a launcher that was lost before it answered may have
+// paused it. It retries until the box has answered, is paused by another request, or is gone.
+func (s *session) resumeLater(box engine.LiveBox, p engine.Pausable) {
+	s.m.retry(func(ctx context.Context) error {
+		if err := s.lockOp(ctx); err != nil {
+			return nil // closing
+		}
+		defer s.unlockOp()
+		s.mu.Lock()
+		over := s.box != box || s.pausedLocked()
+		s.mu.Unlock()
+		if over || isDone(box.Done()) {
+			return nil
+		}
+		return p.Resume(ctx)
+	})
 }
 
 // adoptPause takes over from box, which an earlier manager has left, whether it is paused.
@@ -204,22 +229,41 @@ func (s *session) awaitResumed(done <-chan struct{}) {
 	}
 }
 
-// wake makes sure that a command can start in the session of u: a paused one is resumed, or the use is refused.
-func (u *use) wake(ctx context.Context, c Caller) error {
+// refusePaused fails if the session of u is paused and use does not resume it.
+func (u *use) refusePaused() error {
 	s := u.s
 	s.mu.Lock()
 	paused, auto := s.pausedLocked(), s.record.Resolved.AutoResume
 	s.mu.Unlock()
-	switch {
-	case !paused:
-		return nil
-	case !auto:
+	if paused && !auto {
 		return s.pausedError()
+	}
+	return nil
+}
+
+// wake makes sure that a command can start in the session of u: a paused one is resumed, or the use is refused.
+// Its caller has been admitted, so that what is refused resumes nothing.
+func (u *use) wake(ctx context.Context, c Caller) error {
+	if err := u.refusePaused(); err != nil {
+		return err
+	}
+	s := u.s
+	s.mu.Lock()
+	paused := s.pausedLocked()
+	s.mu.Unlock()
+	if !paused {
+		return nil
 	}
 	if err := s.lockOp(ctx); err != nil {
 		return err
 	}
 	defer s.unlockOp()
+	s.mu.Lock()
+	paused = s.pausedLocked()
+	s.mu.Unlock()
+	if !paused { // another caller was faster
+		return nil
+	}
 	return s.setPaused(ctx, c, u.box, false)
 }
 

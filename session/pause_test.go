@@ -1,9 +1,11 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,7 +64,7 @@ func TestPause(t *testing.T) {
 	b.setPaused(keyA, false)
 	b.setPaused(keyA, false)
 	b.exec(keyA, "true")
-	if b.audit.count("resume", "allow") != 1 || box.Paused() {
+	if b.audit.count("resume", "allow") != 2 || box.Paused() {
 		t.Errorf("audited %d times, box paused: %v", b.audit.count("resume", "allow"), box.Paused())
 	}
 	b.setPaused(keyA, true)
@@ -73,6 +75,41 @@ func TestPause(t *testing.T) {
 		t.Error("the next session is paused")
 	}
 	b.exec(keyA, "true")
+}
+
+// A box that a failed request has paused runs again, and resume never answers for it.
+func TestFailedPause(t *testing.T) {
+	b := open(t)
+	box := b.host.Box(b.ensure(keyA, policy.Request{}).Box)
+	var resumes atomic.Int32
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
+		switch {
+		case op == "paused": // the box is, and nobody learns of it
+			return engine.ErrNoLauncher
+		case op == "resume" && resumes.Add(1) == 1:
+			return engine.ErrNoLauncher
+		}
+		return nil
+	})
+	if _, err := b.Pause(ctx, me, keyA); !errors.Is(err, engine.ErrNoLauncher) || !b.get(keyA).PausedAt.IsZero() {
+		t.Fatalf("%v", err)
+	}
+	b.eventually("the box to run", func() bool { return !box.Paused() })
+	box.SetPaused(true)
+	b.setPaused(keyA, false)
+	if box.Paused() {
+		t.Error("resume has not asked the box")
+	}
+	b.exec(keyA, "true")
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
+		if op == "resume" {
+			return engine.ErrNoLauncher
+		}
+		return nil
+	})
+	if _, err := b.Resume(ctx, me, keyA); !errors.Is(err, engine.ErrNoLauncher) {
+		t.Errorf("resume without an answer of the box: %v", err)
+	}
 }
 
 // Use resumes a session that says so, once, however many ask.
@@ -109,6 +146,52 @@ func TestAutoResume(t *testing.T) {
 	b.setPaused(keyA, true)
 	if _, _, err := b.Look(ctx, me, keyA, Access{Action: "file-read", Path: "x"}); !errors.Is(err, engine.ErrPaused) {
 		t.Errorf("to look resumes: %v", err)
+	}
+}
+
+// What is refused resumes nothing, and a pause between admission and start does not fail a use that resumes.
+func TestAutoResumeAfterAdmission(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 2}}}
+	b.start()
+	auto := true
+	r := policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{AutoResume: &auto}}}
+	box := b.host.Box(b.ensure(keyA, r).Box)
+	b.launch(keyA, "p", "serve")
+	b.setPaused(keyA, true)
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); !errors.Is(err, ErrExists) || !box.Paused() {
+		t.Errorf("a process that is there: %v, paused: %v", err, box.Paused())
+	}
+	b.setPaused(keyA, false)
+	for _, op := range []string{"start", "launch"} { // paused as one starts
+		b.host.SetHook(func(ctx context.Context, at, _ string) error {
+			if at == op {
+				b.host.SetHook(nil)
+				_, err := b.Pause(ctx, me, keyA)
+				return err
+			}
+			return nil
+		})
+		if op == "start" {
+			b.exec(keyA, "true")
+		} else {
+			b.launch(keyA, "q", "serve")
+		}
+		if box.Paused() || b.audit.count("resume", "failed") != 0 {
+			t.Errorf("%s: paused: %v", op, box.Paused())
+		}
+	}
+	b.setPaused(keyA, true)
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err != nil || box.Paused() {
+		t.Errorf("the second command: %v", err)
+	}
+	b.setPaused(keyA, true)
+	_, execErr := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
+	_, startErr := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "r", Args: []string{"serve"}})
+	for what, err := range map[string]error{"exec": execErr, "start": startErr} {
+		if !errors.Is(err, policy.ErrQuota) || !box.Paused() {
+			t.Errorf("%s over budget: %v, paused: %v", what, err, box.Paused())
+		}
 	}
 }
 

@@ -26,6 +26,9 @@ type Process struct {
 	overDisk error                 // why the guard ended it; nil: the guard did not
 	failure  string                // why its probes gave it up
 	refused  refusals              // before it started
+	// untold is what the outbox is to have about its end and the database has not yet: whatever writes over
+	// the record of p, or deletes it, stores that as well.
+	untold announcement
 	// successor is the process as which it was started again. restarted is closed when that,
 	// or the decision against it, is done; nil: it does not wait for a restart.
 	successor *Process

@@ -78,13 +78,14 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	p.remember(end) // first, so that a successor repeats it rather than leaves it out
 	told := s.m.announce(p.endingAs(end))
 	s.mu.Lock()
+	p.untold = told
 	write := s.m.store.enqueue(append(told.changes(), end.put())...)
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		s.m.report(s.key, p.id, "recording its end (it will be retried): "+err.Error())
-		defer s.m.spawn(func() { p.recordLater(told) })
+		defer s.m.spawn(p.recordLater)
 	} else {
-		told.stored()
+		p.noteTold()
 	}
 	e := p.noteEnd(end)
 	if !again {
@@ -111,19 +112,26 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 
 // recordLater records the end as soon as that is possible. Until then a successor learns it
 // from the box, unless that is lost.
-func (p *Process) recordLater(told announcement) {
+//
+// The message about the end is not stored without the record: a successor that finds only the message tells
+// of the end again, under another ID.
+func (p *Process) recordLater() {
 	s := p.s
 	s.m.retry(func(context.Context) error {
-		changes := told.changes()
 		s.mu.Lock()
-		if s.processes[p.id] == p && !s.removing {
+		changes := p.untold.changes()
+		if s.erased && len(changes) > 0 {
+			s.mu.Unlock()
+			return errAgain // erase stores it, or fails
+		}
+		if s.processes[p.id] == p && !s.erased {
 			changes = append(changes, p.record.put())
 		}
 		write := s.m.store.enqueue(changes...)
 		s.mu.Unlock()
 		err := write.wait()
 		if err == nil {
-			told.stored()
+			p.noteTold()
 		}
 		return err
 	})
@@ -222,7 +230,7 @@ func (p *Process) forget(ctx context.Context) error {
 	}
 	delete(s.processes, p.id)
 	s.countWaitingLocked()
-	write := s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
+	write := s.m.store.enqueue(append(p.untold.changes(), change{processBucket, processKey(s.key, p.id), nil})...)
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		s.mu.Lock()
@@ -233,6 +241,7 @@ func (p *Process) forget(ctx context.Context) error {
 		s.mu.Unlock()
 		return err
 	}
+	p.noteTold()
 	p.drop(ctx)
 	return nil
 }

@@ -52,6 +52,8 @@ type sessionRecord struct {
 	Published []publishedRecord `json:"published,omitempty"`
 	// Retained: a TTL has ended the session, or is ending it, and it stays for its workspace.
 	Retained *retention `json:"retained,omitempty"`
+	// Expired: the session is Stopping because a TTL ends it.
+	Expired bool `json:"expired,omitempty"`
 	// Paused says that the session is paused; nil, or of another box than Box: it is not.
 	Paused *pauseRecord `json:"paused,omitempty"`
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how

@@ -175,13 +175,11 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	s.mu.Lock()
 	begin, changes, ended := s.settleProcessesLocked(box)
 	s.mu.Unlock()
-	var ends []Ending
 	for _, p := range ended { // before their records, as in recordEnd; no call reaches s yet
 		p.remember(p.record)
-		ends = append(ends, p.endingAs(p.record))
+		p.untold = m.announce(p.endingAs(p.record))
+		changes = append(changes, p.untold.changes()...)
 	}
-	told := m.announce(ends...)
-	changes = append(changes, told.changes()...)
 	s.mu.Lock()
 	if put := s.recordLocked().put(); rec == nil || !bytes.Equal(put.value, encode(rec)) {
 		changes = append(changes, put)
@@ -191,9 +189,13 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	if len(changes) > 0 {
 		if err := write.wait(); err != nil {
 			m.report(s.key, "", "recording what has become of its box: "+err.Error()) // a successor finds the same
-			told.storeLater()
+			for _, p := range ended {
+				m.spawn(p.recordLater)
+			}
 		} else {
-			told.stored()
+			for _, p := range ended {
+				p.noteTold()
+			}
 		}
 	}
 	if box != nil {

@@ -220,10 +220,11 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 // record of the session is written after that.
 func (s *session) erase(told announcement, list ...*Process) error {
 	changes := append(told.changes(), change{sessionsBucket, sessionKey(s.key), nil})
+	s.mu.Lock()
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
+		changes = append(changes, p.untold.changes()...)
 	}
-	s.mu.Lock()
 	s.erased = true
 	write := s.m.store.enqueue(changes...)
 	s.mu.Unlock()
@@ -233,6 +234,9 @@ func (s *session) erase(told announcement, list ...*Process) error {
 		s.erased = false
 		s.mu.Unlock()
 		return err
+	}
+	for _, p := range list {
+		p.noteTold()
 	}
 	told.stored()
 	return nil

@@ -43,12 +43,13 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 		s.mu.Unlock()
 		return false, nil
 	}
-	rec.State, rec.Reason, rec.LifeLeft = Stopped, r.reason+": its workspace is kept", 0
+	rec.State, rec.Reason, rec.LifeLeft, rec.Expired = Stopped, r.reason+": its workspace is kept", 0, false
 	e := s.eventLocked(EventExpired, r.caller, map[string]any{"reason": r.reason, "retained": rec.Resolved.Retain})
 	told := s.m.announce(Ending{Event: e})
 	changes := append(told.changes(), rec.put())
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
+		changes = append(changes, p.untold.changes()...)
 	}
 	s.erased, s.retired = true, true // no other record of it is written
 	write := s.m.store.enqueue(changes...)
@@ -61,6 +62,7 @@ func (s *session) retire(ctx context.Context, r removal) (bool, error) {
 	}
 	told.stored()
 	for _, p := range list {
+		p.noteTold()
 		p.drop(ctx)
 	}
 	next := s.m.retained(rec)

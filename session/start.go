@@ -56,7 +56,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	defer func() { u.release() }() // not "defer u.release()": u may be replaced below
-	if err := u.wake(ctx, c); err != nil {
+	if err := u.refusePaused(); err != nil {
 		m.deny(c, key, "start", err)
 		return ProcessView{}, err
 	}
@@ -187,12 +187,19 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec, after *Pr
 	}
 	s.processes[spec.ID] = p
 	s.countWaitingLocked()
-	write := s.m.store.enqueue(p.record.put())
+	changes := []change{p.record.put()}
+	if old != nil {
+		changes = append(changes, old.untold.changes()...)
+	}
+	write := s.m.store.enqueue(changes...)
 	p.record.Replaces = nil // later records do not have it
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		p.abandon(old)
 		return nil, nil, err
+	}
+	if old != nil {
+		old.noteTold()
 	}
 	return p, old, nil
 }
@@ -245,7 +252,15 @@ func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec
 	s.mu.Lock()
 	p.refused = refused
 	s.mu.Unlock()
+	if !u.quiet { // a restart waits for the end of the pause
+		if err := u.wake(ctx, c); err != nil {
+			return err
+		}
+	}
 	live, err := u.box.Launch(ctx, managed(spec, key, ground))
+	if errors.Is(err, engine.ErrPaused) && !u.quiet && u.wake(ctx, c) == nil { // paused since
+		live, err = u.box.Launch(ctx, managed(spec, key, ground))
+	}
 	if err != nil {
 		m.killStray(u.box, key)
 		return startError(spec.Args[0], causeOf(ctx, err))

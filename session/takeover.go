@@ -29,7 +29,7 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 		} else {
 			s.markProcessesLost()
 		}
-		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil}
+		left := removal{caller: system, reason: s.record.Reason, expired: rec.Expired || rec.Retained != nil} // older builds had only Retained
 		r.m.spawn(func() { s.teardown(left) })
 		return nil
 	case rec.State == Running && exists:
@@ -210,20 +210,21 @@ func (s *session) markProcessesLost() {
 	}
 	s.running = 0
 	s.mu.Unlock()
-	var ends []Ending
 	for _, p := range ended {
 		p.remember(p.record) // before its record, so that a successor repeats it rather than leaves it out
-		ends = append(ends, p.endingAs(p.record))
+		p.untold = s.m.announce(p.endingAs(p.record))
+		changes = append(changes, p.untold.changes()...)
 	}
-	told := s.m.announce(ends...)
-	write := s.m.store.enqueue(append(changes, told.changes()...)...)
-	if err := write.wait(); err != nil {
+	err := s.m.store.write(changes...)
+	if err != nil {
 		s.m.report(s.key, "", "recording the end of its processes: "+err.Error())
-		told.storeLater()
-	} else {
-		told.stored()
 	}
 	for _, p := range ended {
+		if err != nil {
+			s.m.spawn(p.recordLater)
+		} else {
+			p.noteTold()
+		}
 		s.m.publish(p.noteEnd(p.record)) // the record of an ended process no longer changes
 	}
 }

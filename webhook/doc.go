@@ -11,8 +11,9 @@
 // Each receiver has a queue of its own and up to [parallel] requests under way, so a receiver that is slow or
 // dead delays neither sessions nor other receivers. A message that is not taken is retried after 1 s,
 // 2 s, 4 s and so on up to [lastPause]. While nothing at all is taken, one request at a time tries whether
-// the receiver is back, at most [lastProbe] after the last one. The oldest messages are dropped when a queue is too large, and
-// each when it is too old; that is counted and logged.
+// the receiver is back, at most [lastProbe] after the last one. When a queue is too large, the oldest messages of the tenant
+// that has the most bytes in it are dropped, and each message when it is too old; that is counted and logged. Tenants
+// take turns.
 //
 // # Requests
 //

@@ -49,6 +49,9 @@ type queue struct {
 	mu      sync.Mutex
 	list    []*message // oldest first
 	bytes   int64
+	held    map[string]int64  // bytes by tenant
+	turns   uint64            // attempts that have begun
+	turn    map[string]uint64 // of the last attempt by tenant; kept, as a tenant without messages is not to come first when it has one again
 	busy    int
 	next    time.Time // before this no attempt begins
 	streak  int       // attempts that have failed since the last success
@@ -61,7 +64,7 @@ type queue struct {
 }
 
 func newQueue(s *Sender, r Receiver) *queue {
-	return &queue{s: s, r: r, client: s.client(), done: make(chan struct{}), wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	return &queue{s: s, r: r, client: s.client(), held: map[string]int64{}, turn: map[string]uint64{}, done: make(chan struct{}), wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 }
 
 // begin delivers what was added, and what will be.
@@ -91,13 +94,21 @@ func (q *queue) state() State {
 	return st
 }
 
-// add adds a message that is in the database, and drops the oldest ones if there are too many.
+// add adds a message that is in the database. If there are too many, it drops the oldest ones of the
+// tenant that has the most bytes waiting, so that no tenant displaces the messages of another.
 func (q *queue) add(m *message) {
 	q.mu.Lock()
 	q.list = append(q.list, m)
 	q.bytes += int64(len(m.body))
+	q.held[m.tenant] += int64(len(m.body))
 	for q.bytes > q.r.QueueSize && len(q.list) > 1 {
-		q.dropLocked(q.list[0])
+		oldest := q.list[0]
+		for _, other := range q.list {
+			if q.held[other.tenant] > q.held[oldest.tenant] {
+				oldest = other
+			}
+		}
+		q.dropLocked(oldest)
 	}
 	q.mu.Unlock()
 	q.wakeUp()
@@ -124,6 +135,9 @@ func (q *queue) takeOutLocked(m *message) bool {
 	}
 	q.list = slices.Delete(q.list, i, i+1)
 	q.bytes -= int64(len(m.body))
+	if q.held[m.tenant] -= int64(len(m.body)); q.held[m.tenant] == 0 {
+		delete(q.held, m.tenant)
+	}
 	q.gone = append(q.gone, m.key)
 	return true
 }
@@ -168,7 +182,8 @@ func (q *queue) isStopped() bool {
 	}
 }
 
-// nextLocked returns the oldest message whose attempt may begin now, or how long to wait for one.
+// nextLocked returns the message whose attempt may begin now, or how long to wait for one: the oldest of the
+// tenant whose last attempt is longest ago.
 func (q *queue) nextLocked(now time.Time) (m *message, pause time.Duration) {
 	pause = sweepEvery
 	if len(q.gone) > 0 {
@@ -184,19 +199,26 @@ func (q *queue) nextLocked(now time.Time) (m *message, pause time.Duration) {
 	if wait := q.next.Sub(now); wait > 0 {
 		return nil, min(pause, wait)
 	}
-	for _, m := range q.list {
-		if m.busy {
+	for _, other := range q.list {
+		if other.busy {
 			continue
 		}
-		if wait := m.due.Sub(now); wait > 0 {
+		if wait := other.due.Sub(now); wait > 0 {
 			pause = min(pause, wait)
 			continue
 		}
-		m.busy, q.busy = true, q.busy+1
-		q.next = now.Add(time.Second / time.Duration(q.r.Rate))
-		return m, 0
+		if m == nil || q.turn[other.tenant] < q.turn[m.tenant] {
+			m = other
+		}
 	}
-	return nil, pause
+	if m == nil {
+		return nil, pause
+	}
+	q.turns++
+	q.turn[m.tenant] = q.turns
+	m.busy, q.busy = true, q.busy+1
+	q.next = now.Add(time.Second / time.Duration(q.r.Rate))
+	return m, 0
 }
 
 // logDropped tells the operator that messages were dropped.

@@ -31,7 +31,7 @@ type Receiver struct {
 	Timeout time.Duration
 	// Rate is how many attempts begin per second at most.
 	Rate int
-	// QueueSize bounds the bodies that wait, in bytes, and MaxAge how long one waits.
+	// QueueSize bounds the bodies that wait, in bytes: the tenant that has the most of them loses its oldest. MaxAge is how long one waits.
 	QueueSize int64
 	MaxAge    time.Duration
 }
@@ -145,7 +145,7 @@ func (s *Sender) Entries(e session.Ending) (list []session.OutboxEntry) {
 			}
 			id = "msg_" + rand.Text()
 		}
-		list = append(list, session.OutboxEntry{Key: messageKey(q.r.Name, e.Time, id), Value: body})
+		list = append(list, session.OutboxEntry{Key: messageKey(q.r.Name, e.Time, id, e.Tenant), Value: body})
 	}
 	return list
 }
@@ -203,6 +203,7 @@ type message struct {
 	receiver string
 	key      string // in the database
 	id       string
+	tenant   string    // empty in messages of older builds, which share one queue
 	at       time.Time // when that ended which it is about
 	body     []byte
 
@@ -212,16 +213,17 @@ type message struct {
 	busy     bool      // a request is under way
 }
 
-// messageKey returns the key of a message: they are sorted by receiver and age.
-func messageKey(receiver string, at time.Time, id string) string {
-	return fmt.Sprintf("%s\x00%020d-%s", receiver, at.UnixNano(), id)
+// messageKey returns the key of a message: they are sorted by receiver and age. No tenant contains NUL.
+func messageKey(receiver string, at time.Time, id, tenant string) string {
+	return fmt.Sprintf("%s\x00%020d-%s\x00%s", receiver, at.UnixNano(), id, tenant)
 }
 
 func parseMessage(e session.OutboxEntry) (*message, error) {
 	receiver, rest, ok := strings.Cut(e.Key, "\x00")
-	nanos, id, ok2 := strings.Cut(rest, "-")
+	nanos, rest, ok2 := strings.Cut(rest, "-")
+	id, tenant, _ := strings.Cut(rest, "\x00")
 	at, err := strconv.ParseInt(nanos, 10, 64)
-	m := &message{receiver: receiver, key: e.Key, id: id, at: time.Unix(0, at), body: e.Value}
+	m := &message{receiver: receiver, key: e.Key, id: id, tenant: tenant, at: time.Unix(0, at), body: e.Value}
 	if !ok || !ok2 || err != nil || id == "" || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' || r == '.' }) {
 		return m, fmt.Errorf("%q is no key of a message", e.Key)
 	}

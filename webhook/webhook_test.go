@@ -98,16 +98,27 @@ func (d *database) stored() (list []session.OutboxEntry) {
 }
 
 // end stores the end of a process, as the manager of sessions does, and returns the ID of its message.
-func (d *database) end(s *Sender, process string) (id string) {
-	entries := s.Entries(session.Ending{Event: session.Event{Type: session.EventProcessExited, Tenant: "t", Session: "s", Process: process, Time: time.Now()}})
+func (d *database) end(s *Sender, process string) (id string) { return d.endOf(s, "t", process) }
+
+func (d *database) endOf(s *Sender, tenant, process string) (id string) {
+	entries := s.Entries(session.Ending{Event: session.Event{Type: session.EventProcessExited, Tenant: tenant, Session: "s", Process: process, Time: time.Now()}})
 	d.mu.Lock()
 	for _, e := range entries {
 		d.entries[e.Key] = e.Value
-		_, id, _ = strings.Cut(e.Key, "-")
+		id = idOf(e)
 	}
 	d.mu.Unlock()
 	s.Stored(entries)
 	return id
+}
+
+// idOf returns the ID of the message that an entry is.
+func idOf(e session.OutboxEntry) string {
+	m, err := parseMessage(e)
+	if err != nil {
+		panic(err)
+	}
+	return m.id
 }
 
 // options are those of a sender to one receiver.
@@ -422,14 +433,66 @@ func TestFullQueue(t *testing.T) {
 		}
 		var left []string
 		for _, e := range d.stored() {
-			_, id, _ := strings.Cut(e.Key, "-")
-			left = append(left, id)
+			left = append(left, idOf(e))
 		}
 		if !slices.Equal(left, ids[15:]) {
 			t.Errorf("stored are %v, want %v", left, ids[15:])
 		}
 		if n := strings.Count(log.String(), "were dropped"); n < 1 || n > 2 || !strings.Contains(log.String(), "webhook=r") {
 			t.Errorf("%d lines: %s", n, log.String())
+		}
+	})
+}
+
+// A tenant with many messages displaces none of another, and delays them by no more than its share, also after a restart.
+func TestTenantsShareQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		down, arrived := true, []string{}
+		o := options("http://receiver.test")
+		o.Receivers[0].QueueSize = 1000
+		o.Body = func(e session.Ending) ([]byte, error) { return fmt.Appendf(nil, "%-50s", e.Tenant), nil }
+		o.transport = transport(func(r *http.Request) (int, error) {
+			body, _ := io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			if down {
+				return 503, nil
+			}
+			arrived = append(arrived, strings.TrimSpace(string(body)))
+			return 200, nil
+		})
+		d := newDatabase()
+		s := New(o)
+		s.Open(nil, d.remove)
+		for _, tenant := range []string{"quiet", "loud"} {
+			for range map[string]int{"quiet": 3, "loud": 100}[tenant] {
+				d.endOf(s, tenant, "")
+				time.Sleep(time.Millisecond)
+			}
+		}
+		d.endOf(s, "late", "")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		s.Close()
+		s = New(o)
+		mu.Lock()
+		down = false
+		mu.Unlock()
+		s.Open(d.stored(), d.remove)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		s.Close()
+		count, position := map[string]int{}, map[string]int{} // of the last
+		for i, tenant := range arrived {
+			count[tenant]++
+			position[tenant] = i
+		}
+		if count["quiet"] != 3 || count["late"] != 1 || count["loud"] != 16 {
+			t.Errorf("arrived: %v", count)
+		}
+		if position["late"] > 4 || position["quiet"] > 9 {
+			t.Errorf("in the order %v", arrived)
 		}
 	})
 }

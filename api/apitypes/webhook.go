@@ -14,7 +14,7 @@ type WebhookData struct {
 	Tenant  string         `json:"tenant"`
 	Session string         `json:"session" doc:"Id of the session."`
 	Box     string         `json:"box,omitempty"`
-	Process *Process       `json:"process,omitempty" doc:"The managed process, with as much of argv as keep_argv of the profile says; absent: the session has ended."`
+	Process *Process       `json:"process,omitempty" doc:"The managed process, with as much of argv and ready.command as keep_argv of the profile says, up to 4 KiB each (what is longer ends in …), and without failure_output if keep_output is 0; absent: the session has ended."`
 	Request string         `json:"request,omitempty" doc:"Id of the request that caused it."`
 	Labels  Labels         `json:"labels,omitempty" doc:"Labels of the session and of the process."`
 	Details map[string]any `json:"details,omitempty" doc:"As in the event of the same type."`

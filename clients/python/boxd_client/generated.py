@@ -1514,8 +1514,9 @@ class WebhookData:
     details: Optional[Dict[str, Any]] = None
     # Labels of the session and of the process.
     labels: Optional[Dict[str, str]] = None
-    # The managed process, with as much of argv as keep_argv of the profile says; absent: the session has
-    # ended.
+    # The managed process, with as much of argv and ready.command as keep_argv of the profile says, up to 4
+    # KiB each (what is longer ends in …), and without failure_output if keep_output is 0; absent: the session
+    # has ended.
     process: Optional[Process] = None
     # Id of the request that caused it.
     request: Optional[str] = None

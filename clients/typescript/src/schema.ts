@@ -2812,7 +2812,7 @@ export interface components {
             labels?: {
                 [key: string]: string;
             };
-            /** @description The managed process, with as much of argv as keep_argv of the profile says; absent: the session has ended. */
+            /** @description The managed process, with as much of argv and ready.command as keep_argv of the profile says, up to 4 KiB each (what is longer ends in …), and without failure_output if keep_output is 0; absent: the session has ended. */
             process?: components["schemas"]["Process"];
             /** @description Id of the request that caused it. */
             request?: string;

@@ -20,7 +20,7 @@ func (b *box) handlePause(m rpc.Pause) (any, []*os.File, error) {
 	}
 	b.freezing.Lock()
 	defer b.freezing.Unlock()
-	if b.paused == !m.Resume {
+	if b.paused && !m.Resume { // a resume is always carried out: that of a pause that failed may have failed as well
 		return nil, nil, nil
 	}
 	if err := b.recordPaused(!m.Resume); err != nil {
@@ -28,7 +28,7 @@ func (b *box) handlePause(m rpc.Pause) (any, []*os.File, error) {
 	}
 	if m.Resume {
 		if err := b.group.Resume(); err != nil {
-			return nil, nil, b.orLost(errors.Join(err, b.recordPaused(true)))
+			return nil, nil, b.orLost(errors.Join(err, b.recordPaused(b.paused)))
 		}
 		b.paused = false
 		return nil, nil, nil
