@@ -265,7 +265,7 @@ func (g *Gateway) oneWay(ctx context.Context, t *session, who Caller, m *message
 		p.reply(m)
 	case m.method == "notifications/cancelled":
 		p.cancelled(t, m)
-	case p.single:
+	case p.single && notifies(m):
 		_ = p.send(m) // a server that reads nothing is told by the next request
 	}
 	// A server that clients share knows the gateway as its client, which has told it what it needs.
@@ -324,16 +324,19 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 		}
 	}
 	var own *message
+	var ambiguous error
+	if m.method == "tools/call" {
+		ambiguous = checkMembers(m.members["params"], false, "name", "arguments", "_meta")
+	}
 	switch name := text(object(m.members["params"])["name"]); {
+	case ambiguous != nil:
+		own = errorResponse(m.id, rpcError{codeInvalidParams, "params: " + ambiguous.Error(), nil})
 	case m.method == "tools/call" && !p.s.allows(name):
 		own = errorResponse(m.id, rpcError{codeInvalidParams, fmt.Sprintf("tool %.100q is not allowed: tools.allow of the server names those that are", name), nil})
 	case m.method == "initialize" && p.hello != nil: // of a client without a session
 		own = response(m.id, p.hello)
 	case m.method == "resources/unsubscribe" && !p.single: // others may still want to hear of it
 		own = response(m.id, struct{}{})
-	}
-	if m.method == "tools/call" && len(p.s.Tools.Allow) > 0 {
-		m.members["params"] = encode(object(m.members["params"])) // a second "name" does not get through
 	}
 	x = &exchange{owner: t, finish: func(answer *message) *message {
 		if m.method == "tools/list" {

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -20,21 +21,19 @@ func TestParse(t *testing.T) {
 		` {"jsonrpc": "2.0", "id": -1.5e3, "result": null} `:   "-1.5e3 ",
 		`{"jsonrpc":"2.0","id":1,"error":{}}`:                  "1 ",
 		`{"jsonrpc":"2.0","method":"x"}`:                       " x",
-		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`:         "2 x", // the last one, as in JavaScript and Python
-		`{"jsonrpc":"2.0","ID":1,"method":"x"}`:                " x",
 		``:                                                     "",
 		`null`:                                                 "",
 		`1`:                                                    "",
-		`[{"jsonrpc":"2.0","id":1,"method":"x"}]`:              "",
-		`{"jsonrpc":"2.0","id":null,"method":"x"}`:             "",
-		`{"jsonrpc":"2.0","id":true,"method":"x"}`:             "",
-		`{"jsonrpc":"2.0","id":1}`:                             "",
-		`{"jsonrpc":"2.0","result":1}`:                         "",
-		`{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`:       "",
-		`{"jsonrpc":"2.0","method":1}`:                         "",
-		`{"jsonrpc":"2.0","method":""}`:                        "",
-		`{"jsonrpc":2.0,"method":"x"}`:                         "",
-		`{"jsonrpc":"2.0","method":"x"}{}`:                     "",
+		`[{"jsonrpc":"2.0","id":1,"method":"x"}]`:        "",
+		`{"jsonrpc":"2.0","id":null,"method":"x"}`:       "",
+		`{"jsonrpc":"2.0","id":true,"method":"x"}`:       "",
+		`{"jsonrpc":"2.0","id":1}`:                       "",
+		`{"jsonrpc":"2.0","result":1}`:                   "",
+		`{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`: "",
+		`{"jsonrpc":"2.0","method":1}`:                   "",
+		`{"jsonrpc":"2.0","method":""}`:                  "",
+		`{"jsonrpc":2.0,"method":"x"}`:                   "",
+		`{"jsonrpc":"2.0","method":"x"}{}`:               "",
 	} {
 		m, err := parse([]byte(text))
 		got := ""
@@ -44,6 +43,55 @@ func TestParse(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q %v, want %q", text, got, err, want)
 		}
+	}
+}
+
+// What readers of JSON understand differently does not get past the rules for tools, in either direction.
+func TestAmbiguous(t *testing.T) {
+	for _, text := range []string{
+		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`, `{"jsonrpc":"2.0","ID":1,"method":"x"}`, `{"jsonrpc":"2.0","method":"x","param\u017f":{}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"x","m\u0065thod" : "y"}`, `{"jsonrpc":"2.0","id":1,"result":{},"re\u017fult":{}}`, `{"jsonrpc":"2.0","id":1,"method":"x","y":1,"y":2}`,
+	} {
+		if _, err := parse([]byte(text)); !errors.Is(err, errMembers) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":{"id":1,"ID":["id","id",{"\"id":1}],"id":"\\"},"x-id":"{\"id\":"}`)); err != nil {
+		t.Errorf("members of parameters: %v, %v", m, err)
+	}
+	g := &Gateway{}
+	p := &process{s: &Server{Name: "x", Tools: Tools{Allow: []string{"good"}}}, in: newQueue(), pending: map[int64]*exchange{}}
+	for _, params := range []string{`{"name":"bad","name":"good"}`, `{"name":"good","Name":"bad"}`, `{"name":"good","NAME":"bad"}`, `{"name":"good","argument\u017f":1}`, `{"name":"bad"}`, `["good"]`, `null`} {
+		m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, _, err := g.begin(t.Context(), p, nil, m, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer, _ := x.out.pop(); !strings.Contains(string(answer), "-32602") || len(p.pending) != 0 {
+			t.Errorf("%s: %s", params, answer)
+		}
+	}
+	for _, result := range []string{
+		`{"tools":[{"name":"bad","name":"good"}]}`, `{"tools":[{"name":"good","Name":"bad"}]}`, `{"tools":[{"name":"good","inputSchema":{"x":[{"y":1,"y":2}]}}]}`,
+		`{"tools":[],"tool\u017f":[{"name":"bad"}]}`, `{"tools":[{"name":"bad"}],"tools":[]}`,
+	} {
+		m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"result":` + result + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer := p.filterTools(m); answer.members["error"] == nil {
+			t.Errorf("%s: %s", result, answer.encode())
+		}
+	}
+	m, _ := parse([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"bad"},{"name":"good","inputSchema":{"properties":{"a":1,"A":2}}}]}}`))
+	if answer := string(p.filterTools(m).encode()); !strings.Contains(answer, `"good"`) || strings.Contains(answer, "bad") || !strings.Contains(answer, `"result"`) {
+		t.Error(answer)
+	}
+	if call, _ := parse([]byte(`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"bad"}}`)); notifies(call) {
+		t.Error("a call without an ID passes as a notification")
 	}
 }
 

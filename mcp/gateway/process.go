@@ -167,6 +167,10 @@ func (p *process) line(b []byte) {
 		return
 	}
 	m, err := parse(b)
+	if errors.Is(err, errMembers) { // nobody can say for certain which request it answers
+		p.endAll(p.withStderr(p.s.failed(PhaseRun, fmt.Errorf("it wrote a message that is refused: %w", err))))
+		return
+	}
 	if err != nil { // a program that prints something, which the client must not see
 		p.stderr.add("stdout: ", b[:min(len(b), maxTailLine)])
 		return

@@ -78,7 +78,9 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 		case m.method == "notifications/cancelled" && m.id == nil:
 			p.cancelled(t, m)
 		case m.id == nil:
-			err = p.send(m)
+			if notifies(m) {
+				err = p.send(m)
+			}
 		default:
 			answer := &stream{id: m.id, line: line, plain: true}
 			x, stop, failed := g.begin(ctx, p, t, m, nil)
