@@ -303,12 +303,16 @@ func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session
 		if err != nil {
 			return err
 		}
-		out.copy(ctx, x.out)
+		done := out.copy(ctx, x.out)
 		cancel()
-		if g.ctx.Err() != nil {
+		switch {
+		case done || out.err != nil:
+			return nil
+		case g.ctx.Err() != nil:
 			return s.failed(PhaseLost, errStopping)
+		default: // the caller's credentials have ended; a client that is gone does not read this
+			return s.failed(PhaseLost, context.Cause(ctx))
 		}
-		return nil
 	})
 	if err != nil {
 		out.fail(err)

@@ -80,8 +80,8 @@ func (s *stream) send(b []byte, last bool) {
 	s.write(append(event, "\n\n"...))
 }
 
-// copy sends what q has, until it ends or ctx does.
-func (s *stream) copy(ctx context.Context, q *queue) {
+// copy sends what q has. It reports false if ctx or the connection ended before q.
+func (s *stream) copy(ctx context.Context, q *queue) bool {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for s.err == nil {
@@ -95,12 +95,12 @@ func (s *stream) copy(ctx context.Context, q *queue) {
 				s.begun = true
 				s.w.WriteHeader(http.StatusAccepted)
 			}
-			return
+			return true
 		}
 		select {
 		case <-q.wake:
 		case <-ctx.Done():
-			return
+			return false
 		case <-tick.C:
 			if s.plain {
 				continue
@@ -111,6 +111,7 @@ func (s *stream) copy(ctx context.Context, q *queue) {
 			s.write([]byte(": \n\n"))
 		}
 	}
+	return false
 }
 
 // fail sends err as the response.
