@@ -57,6 +57,7 @@ type Gateway struct {
 	installed  sync.Map    // keys of install
 	adopting   keyed.Locks // by the IDs of sessions
 	bodies     *budget.Budget
+	held       *budget.Budget // bytes in queues
 
 	mu       sync.Mutex
 	hosts    map[tenantServer]*host
@@ -69,7 +70,7 @@ type Gateway struct {
 func New(o Options) *Gateway {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, sessions: map[string]*session{},
-		bodies: budget.New(maxBodies, maxBodiesEach)}
+		bodies: budget.New(maxBodies, maxBodiesEach), held: budget.New(maxHeld, maxHeldEach)}
 	for _, s := range o.Servers {
 		s = s.WithDefaults()
 		g.servers[s.Name] = &s
@@ -181,7 +182,8 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		refuse(w, http.StatusUnsupportedMediaType, nil, rpcError{codeInvalidRequest, "Content-Type must be application/json", nil})
 		return
 	}
-	if size := r.ContentLength; size < 0 || size > smallBody {
+	size := r.ContentLength
+	if size < 0 || size > smallBody {
 		if size < 0 || size > maxMessage { // unknown, or refused when it has come
 			size = maxMessage
 		}
@@ -192,7 +194,9 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 			refuse(w, http.StatusServiceUnavailable, nil, rpcError{codeFailed, "large messages in progress take all of the memory for them: retry", nil})
 			return
 		}
-		defer g.bodies.Give(who.Tenant, size)
+		defer func() { g.bodies.Give(who.Tenant, size) }()
+	} else {
+		size = 0
 	}
 	body, err := mcp.ReadBody(w, r, maxMessage, bodyTimeout)
 	if err != nil {
@@ -206,6 +210,10 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		}
 		refuse(w, status, nil, rpcError{codeInvalidRequest, why, nil})
 		return
+	}
+	if rest := size - int64(len(body)); rest > 0 {
+		g.bodies.Give(who.Tenant, rest)
+		size -= rest
 	}
 	m, err := parse(body)
 	if err != nil {
@@ -352,7 +360,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 		return answer
 	}}
 	if own != nil {
-		x.out = newQueue()
+		x.out = newQueue(p.account)
 		x.out.end(x.finish(own).encode())
 		return x, func() {}, nil
 	}

@@ -5,10 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -60,7 +64,8 @@ func TestAmbiguous(t *testing.T) {
 		t.Errorf("members of parameters: %v, %v", m, err)
 	}
 	g := &Gateway{}
-	p := &process{s: &Server{Name: "x", Tools: Tools{Allow: []string{"good"}}}, in: newQueue(), pending: map[int64]*exchange{}}
+	a := held()
+	p := &process{s: &Server{Name: "x", Tools: Tools{Allow: []string{"good"}}}, in: newQueue(a), account: a, pending: map[int64]*exchange{}}
 	for _, params := range []string{`{"name":"bad","name":"good"}`, `{"name":"good","Name":"bad"}`, `{"name":"good","NAME":"bad"}`, `{"name":"good","argument\u017f":1}`, `{"name":"bad"}`, `["good"]`, `null`} {
 		m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
 		if err != nil {
@@ -164,8 +169,60 @@ func bytesIn(b []byte, size int) func(func([]byte) bool) {
 	}
 }
 
+// held returns an account that nobody else uses.
+func held() account { return account{budget.New(maxHeld, maxHeldEach), "a"} }
+
+// What queues hold counts until it was read: an exchange whose answer does not fit ends with an error, and
+// nothing stays counted once readers have left.
+func TestHeld(t *testing.T) {
+	a := account{budget.New(100, 100), "a"}
+	p := &process{s: &Server{Name: "x"}, in: newQueue(a), account: a, pending: map[int64]*exchange{}, done: make(chan struct{})}
+	ask := func() *exchange {
+		x := &exchange{}
+		m, _ := parse([]byte(`{"jsonrpc":"2.0","id":"i","method":"x"}`))
+		if _, err := p.ask(m, x); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := p.in.next(nil); !ok {
+			t.Fatal("no request")
+		}
+		p.in.pop()
+		return x
+	}
+	answer := func(n int64, size int) {
+		p.line(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":"%s"}`, n, strings.Repeat("r", size)))
+	}
+	slow, refused := ask(), ask()
+	answer(0, 10)
+	answer(1, 50)
+	if b, last := refused.out.pop(); !last || !strings.Contains(string(b), "have not read yet") || !strings.Contains(string(b), `"id":"i"`) {
+		t.Errorf("the answer that does not fit: %s", b)
+	}
+	if b, last := slow.out.pop(); !last || !strings.Contains(string(b), "rrrr") {
+		t.Errorf("the answer that fits: %s", b)
+	}
+	if a.budget.Held() == 0 {
+		t.Error("a message that is being written does not count")
+	}
+	slow.out.drop()
+	listener := &session{s: &Server{Mode: ModeShared}, out: backlog(a)}
+	listener.unasked(request(nil, "notifications/x", nil))
+	q, stop := listener.listen()
+	if b, _ := q.pop(); !strings.Contains(string(b), "notifications/x") {
+		t.Errorf("%s in the backlog", b)
+	}
+	listener.unasked(request(nil, "notifications/x", nil))
+	stop()
+	listener.unasked(request(nil, "notifications/x", nil))
+	(&Gateway{}).endSession(listener)
+	listener.unasked(request(nil, "notifications/x", nil))
+	if n := a.budget.Held(); n != 0 {
+		t.Errorf("%d bytes stay counted", n)
+	}
+}
+
 func TestQueue(t *testing.T) {
-	q := newQueue()
+	q := newQueue(held())
 	for i := range maxQueued {
 		if !q.push([]byte{byte(i)}) {
 			t.Fatalf("message %d is refused", i)
@@ -185,7 +242,7 @@ func TestQueue(t *testing.T) {
 	if n != maxQueued+1 {
 		t.Errorf("%d messages", n)
 	}
-	q = newQueue()
+	q = newQueue(held())
 	if q.push(make([]byte, maxQueuedBytes+1)) {
 		t.Error("a message that is too long is taken")
 	}
@@ -235,6 +292,29 @@ func TestToolsDigest(t *testing.T) {
 	}
 }
 
+// Of the memory that is booked for a body of unknown size a call keeps what the body needs.
+func TestBodyBooking(t *testing.T) {
+	var g *Gateway
+	var during int64
+	g = New(Options{Servers: []Server{{Name: "x"}}, Caller: func(*http.Request) (Caller, error) {
+		return Caller{Tenant: "a", Client: func() (*client.Client, error) {
+			during = g.bodies.Held()
+			return nil, errors.New("no API")
+		}}, nil
+	}})
+	defer g.Close()
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	r := httptest.NewRequest("POST", "/x", io.NopCloser(strings.NewReader(body)))
+	r.ContentLength = -1
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Mcp-Protocol-Version", statelessSince)
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	if !strings.Contains(w.Body.String(), "no API") || during != int64(len(body)) || g.bodies.Held() != 0 {
+		t.Errorf("%d bytes booked during the call, %d after it: %s", during, g.bodies.Held(), w.Body)
+	}
+}
+
 // A response is JSON if it is all there is, and events otherwise.
 func TestStream(t *testing.T) {
 	for _, c := range []struct {
@@ -252,9 +332,9 @@ func TestStream(t *testing.T) {
 			r.Header.Set("Accept", c.accept)
 		}
 		w := httptest.NewRecorder()
-		q := newQueue()
+		q := newQueue(held())
 		for i, m := range c.messages {
-			q.put([]byte(m), i == len(c.messages)-1)
+			q.put([]byte(m), i == len(c.messages)-1, true)
 		}
 		q.end(nil)
 		newStream(w, r).copy(t.Context(), q)

@@ -37,6 +37,7 @@ type process struct {
 	id      string
 	att     *relay.Attachment
 	in      *queue // to its stdin
+	account account
 	stderr  tail
 	// unasked gets messages of the server that belong to no request. It must not wait.
 	unasked func(*message)
@@ -57,12 +58,12 @@ type process struct {
 }
 
 // newProcess attaches to a process that runs. since says where its output begins. It takes c over.
-func newProcess(ctx context.Context, s *Server, c *client.Client, session, id string, since relay.Since) (*process, error) {
+func newProcess(ctx context.Context, s *Server, c *client.Client, a account, session, id string, since relay.Since) (*process, error) {
 	att, err := c.Attach(ctx, session, id, client.AttachOptions{Write: true, TakeOver: true, Since: since})
 	if err != nil {
 		return nil, err
 	}
-	p := &process{s: s, c: c, session: session, id: id, att: att, in: newQueue(), done: make(chan struct{}),
+	p := &process{s: s, c: c, session: session, id: id, att: att, in: newQueue(a), account: a, done: make(chan struct{}),
 		// Numbers are not used again by a gateway that takes the process over from a killed one: what the
 		// process then answers to a request of the old one belongs to none.
 		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]struct{}{}, unasked: func(*message) {}}
@@ -73,13 +74,15 @@ func newProcess(ctx context.Context, s *Server, c *client.Client, session, id st
 func (p *process) run() {
 	p.join.Go(p.receive)
 	p.join.Go(func() { // joined by detach, which closes att
+		defer p.in.drop()
 		for {
 			line, ok := p.in.next(p.done)
 			if !ok {
 				return
 			}
 			if _, err := p.att.Write(append(line, '\n')); err != nil {
-				return // receive learns why
+				<-p.done // receive learns why
+				return
 			}
 		}
 	})
@@ -248,8 +251,12 @@ func (p *process) answered(m *message) {
 	if x.finish != nil {
 		m = x.finish(m)
 	}
-	x.out.end(m.encode())
+	if !x.out.last(m.encode()) { // or the client is gone
+		x.out.end(p.s.failed(PhaseRun, errHeld).response(m).encode())
+	}
 }
+
+var errHeld = fmt.Errorf("messages that clients have not read yet take all of the memory for them (%d MiB of a tenant, %d MiB of all): read faster, and retry", maxHeldEach>>20, maxHeld>>20)
 
 // take removes a pending exchange, and returns it; nil if there is none.
 func (p *process) take(n int64) *exchange {
@@ -272,7 +279,7 @@ func (p *process) take(n int64) *exchange {
 // send writes a message to the process. It does not wait.
 func (p *process) send(m *message) error {
 	if !p.in.push(m.encode()) {
-		return p.withStderr(p.s.failed(PhaseRun, errors.New("it does not read its input")))
+		return p.withStderr(p.s.failed(PhaseRun, errors.New("it does not read its input, or messages that were not read yet take all of the memory for them")))
 	}
 	return nil
 }
@@ -280,7 +287,7 @@ func (p *process) send(m *message) error {
 // ask sends a request, whose ID and progress token become those of the process. The caller reads x.out,
 // and calls cancel if it stops before the response.
 func (p *process) ask(m *message, x *exchange) (cancel func(), err error) {
-	x.method, x.id, x.out = m.method, m.id, newQueue()
+	x.method, x.id, x.out = m.method, m.id, newQueue(p.account)
 	p.mu.Lock()
 	if p.failure != nil {
 		p.mu.Unlock()
@@ -374,6 +381,7 @@ func (p *process) doMessage(ctx context.Context, m *message) (*message, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer x.out.drop()
 	for {
 		b, ok := x.out.next(ctx.Done())
 		if !ok {

@@ -172,7 +172,7 @@ func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ 
 			return nil, err
 		}
 	}
-	p, err := newProcess(g.ctx, s, c, at.box, at.process, since)
+	p, err := newProcess(g.ctx, s, c, account{g.held, who.Tenant}, at.box, at.process, since)
 	if err != nil {
 		return nil, s.failed(PhaseStart, err)
 	}
