@@ -54,8 +54,9 @@ type Gateway struct {
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
 	installing keyed.Locks
-	installed  sync.Map    // keys of install
-	adopting   keyed.Locks // by the IDs of sessions
+	installed  sync.Map    // by installKey
+	cleared    sync.Map    // see clear; by tenantServer
+	adopting   keyed.Locks // by the IDs of sessions, and for clear by installKey
 	bodies     *budget.Budget
 	held       *budget.Budget // bytes in queues
 

@@ -1,0 +1,105 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/boxd/boxd/client"
+)
+
+// fakeAPI answers requests of the API, "METHOD /path", by answer, and records them.
+type fakeAPI struct {
+	mu     sync.Mutex
+	asked  []string
+	answer func(request string) (status int, body string)
+}
+
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	request := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/v1/sessions")
+	f.mu.Lock()
+	f.asked = append(f.asked, request)
+	f.mu.Unlock()
+	status, body := f.answer(request)
+	w.WriteHeader(status)
+	fmt.Fprint(w, body)
+}
+
+// requests returns what was asked since the last call.
+func (f *fakeAPI) requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	asked := f.asked
+	f.asked = nil
+	return asked
+}
+
+func (f *fakeAPI) caller(t *testing.T) Caller {
+	s := httptest.NewServer(f)
+	t.Cleanup(s.Close)
+	return Caller{Tenant: "a", Client: func() (*client.Client, error) { return client.New(client.Options{URL: s.URL}) }}
+}
+
+const notThere = `{"code":"process_not_found","status":404,"detail":"no such process"}`
+
+// A process whose start or whose connection fails is removed, and those that a killed gateway has left are, once.
+func TestNothingIsLeft(t *testing.T) {
+	startFails := true
+	f := &fakeAPI{answer: func(request string) (int, string) {
+		switch {
+		case request == "GET /mcp-x/processes":
+			return 200, `{"processes":[{"id":"mcp-old"},{"id":"mcp-older"}]}`
+		case request == "POST /mcp-x/processes" && startFails:
+			return 502, "a proxy lost the answer"
+		case strings.HasPrefix(request, "POST "):
+			return 200, "{}"
+		}
+		return 404, notThere
+	}}
+	g := New(Options{})
+	defer g.Close()
+	s := Server{Name: "x", Mode: ModeRequest}.WithDefaults()
+	who := f.caller(t)
+	once := func() []string {
+		if err := g.once(t.Context(), &s, who, nil); err == nil {
+			t.Error("a process that does not run is used")
+		}
+		return f.requests()
+	}
+	first := once()
+	if len(first) < 3 || !slices.Equal(first[:3], []string{"GET /mcp-x/processes", "DELETE /mcp-x/processes/mcp-old", "DELETE /mcp-x/processes/mcp-older"}) {
+		t.Errorf("the first request asks for %q", first)
+	}
+	second := once()
+	startFails = false
+	for _, asked := range [][]string{first, second, once()} {
+		if last := asked[len(asked)-1]; !strings.HasPrefix(last, "DELETE /mcp-x/processes/mcp-") || strings.Contains(last, "old") {
+			t.Errorf("the last of %q removes no process", asked)
+		}
+	}
+	if slices.ContainsFunc(second, func(r string) bool { return strings.Contains(r, "old") }) {
+		t.Errorf("the second request asks for %q", second)
+	}
+}
+
+// A volume that was removed is filled again by the install step.
+func TestInstallAgain(t *testing.T) {
+	f := &fakeAPI{answer: func(request string) (int, string) {
+		if strings.HasPrefix(request, "POST ") {
+			return 422, `{"code":"invalid_spec","status":422,"detail":"no such volume","field":"volumes[0].name"}`
+		}
+		return 404, notThere
+	}}
+	g := New(Options{})
+	defer g.Close()
+	s := Server{Name: "x", Install: "true"}.WithDefaults()
+	g.installed.Store(installKey("a", &s), true)
+	_, err := g.open(t.Context(), &s, f.caller(t), place{box: boxOf(&s, ""), process: processID})
+	if failure, ok := err.(*Failure); !ok || failure.Phase != PhaseInstall {
+		t.Errorf("%v, %q: want the install step again", err, f.requests())
+	}
+}
