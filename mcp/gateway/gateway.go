@@ -308,7 +308,7 @@ func (g *Gateway) initialize(ctx context.Context, out *stream, t *session, who C
 // answer answers a request by that of the server. finish changes it; nil: it stays as it is.
 func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session, who Caller, m *message, finish func(*message) *message) {
 	err := g.with(ctx, s, t, who, func(p *process) error {
-		x, cancel, err := g.begin(ctx, p, t, m, finish)
+		x, cancel, err := g.begin(ctx, p, t, m, out.plain, finish)
 		if err != nil {
 			return err
 		}
@@ -329,8 +329,8 @@ func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session
 }
 
 // begin begins an exchange with the server, or without it if the gateway has the answer. The caller reads
-// x.out, and calls cancel if it stops before the response.
-func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message, finish func(*message) *message) (x *exchange, cancel func(), err error) {
+// x.out, and calls cancel if it stops before the response. plain: see exchange.
+func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message, plain bool, finish func(*message) *message) (x *exchange, cancel func(), err error) {
 	if p.s.Tools.Pin != "" && strings.HasPrefix(m.method, "tools/") {
 		if err := p.checkTools(ctx, g.opt.Logger); err != nil {
 			return nil, nil, err
@@ -351,7 +351,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 	case m.method == "resources/unsubscribe" && !p.single: // others may still want to hear of it
 		own = response(m.id, struct{}{})
 	}
-	x = &exchange{owner: t, finish: func(answer *message) *message {
+	x = &exchange{owner: t, plain: plain, finish: func(answer *message) *message {
 		if m.method == "tools/list" {
 			answer = p.filterTools(answer)
 		}

@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/budget"
@@ -71,7 +73,7 @@ func TestAmbiguous(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, _, err := g.begin(t.Context(), p, nil, m, nil)
+		x, _, err := g.begin(t.Context(), p, nil, m, false, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,16 +208,16 @@ func TestHeld(t *testing.T) {
 	}
 	slow.out.drop()
 	listener := &session{s: &Server{Mode: ModeShared}, out: backlog(a)}
-	listener.unasked(request(nil, "notifications/x", nil))
+	listener.unasked(request(nil, "notifications/x", nil), true)
 	q, stop := listener.listen()
 	if b, _ := q.pop(); !strings.Contains(string(b), "notifications/x") {
 		t.Errorf("%s in the backlog", b)
 	}
-	listener.unasked(request(nil, "notifications/x", nil))
+	listener.unasked(request(nil, "notifications/x", nil), true)
 	stop()
-	listener.unasked(request(nil, "notifications/x", nil))
+	listener.unasked(request(nil, "notifications/x", nil), true)
 	(&Gateway{}).endSession(listener)
-	listener.unasked(request(nil, "notifications/x", nil))
+	listener.unasked(request(nil, "notifications/x", nil), true)
 	if n := a.budget.Held(); n != 0 {
 		t.Errorf("%d bytes stay counted", n)
 	}
@@ -290,6 +292,57 @@ func TestToolsDigest(t *testing.T) {
 			t.Errorf("%s has the same digest", other)
 		}
 	}
+}
+
+// Requests of a server get an answer: a ping of a shared one, and what no client can be asked. Requests that
+// no client answers do not take the places of others for good.
+func TestAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := held()
+		told := func(p *process) string {
+			b, _ := p.in.pop()
+			return string(b)
+		}
+		p := &process{s: &Server{Name: "x"}, in: newQueue(a), account: a}
+		p.line([]byte(`{"jsonrpc":"2.0","id":"p","method":"ping"}`))
+		if got := told(p); got != `{"id":"p","jsonrpc":"2.0","result":{}}` {
+			t.Errorf("ping: %s", got)
+		}
+		p.line([]byte(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`))
+		if got := told(p); !strings.Contains(got, "-32601") {
+			t.Errorf("a request of a shared server: %s", got)
+		}
+		client := &session{out: backlog(a)}
+		p = &process{s: &Server{Name: "x"}, in: newQueue(a), account: a, single: true, unasked: client.unasked,
+			pending: map[int64]*exchange{}, asked: map[string]time.Time{}}
+		m, _ := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`))
+		if _, err := p.ask(m, &exchange{plain: true}); err != nil {
+			t.Fatal(err)
+		}
+		told(p)
+		p.line([]byte(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`))
+		if got := told(p); !strings.Contains(got, "no stream of events") || len(p.asked) != 0 {
+			t.Errorf("a client that accepts JSON only: %s, %v", got, p.asked)
+		}
+		q, stop := client.listen()
+		p.line([]byte(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`))
+		if b, _ := q.pop(); !strings.Contains(string(b), "roots/list") || told(p) != "" {
+			t.Errorf("its open stream gets %s", b)
+		}
+		for i := range maxPending + 1 {
+			p.line(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, i))
+			q.pop()
+		}
+		if got := told(p); !strings.Contains(got, "too many") || len(p.asked) != maxPending {
+			t.Errorf("%d requests: the next one gets %s", len(p.asked), got)
+		}
+		time.Sleep(askedAge + time.Second)
+		p.line([]byte(`{"jsonrpc":"2.0","id":"new","method":"roots/list"}`))
+		if got := told(p); got != "" || len(p.asked) != 1 {
+			t.Errorf("much later: %s, %d in progress", got, len(p.asked))
+		}
+		stop()
+	})
 }
 
 // Of the memory that is booked for a body of unknown size a call keeps what the body needs.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,9 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/relay"
 )
+
+// askedAge is for how long a request to a client keeps its place at least. People answer some of them.
+const askedAge = 10 * time.Minute
 
 // maxPending bounds the requests that one process answers at once.
 const maxPending = 1024
@@ -23,6 +27,7 @@ type exchange struct {
 	id     json.RawMessage // as the client wrote it
 	token  json.RawMessage // its progress token; nil: none
 	owner  any             // of whom: IDs are unique within an owner
+	plain  bool            // the client accepts the response only
 	// out gets what belongs to the request, and the response at last.
 	out *queue
 	// finish changes the response before it is sent; nil: it stays as it is.
@@ -39,8 +44,9 @@ type process struct {
 	in      *queue // to its stdin
 	account account
 	stderr  tail
-	// unasked gets messages of the server that belong to no request. It must not wait.
-	unasked func(*message)
+	// unasked gets messages of the server that belong to no request. It must not wait. It reports false if
+	// the client cannot get it now or, with keep, later.
+	unasked func(m *message, keep bool) bool
 	// single means that all requests are of one client, which answers requests of the server.
 	single bool
 
@@ -50,8 +56,8 @@ type process struct {
 	mu      sync.Mutex
 	next    int64 // ID of the next request
 	pending map[int64]*exchange
-	order   []int64             // IDs of pending, oldest first
-	asked   map[string]struct{} // IDs of the server's requests to the client
+	order   []int64              // IDs of pending, oldest first
+	asked   map[string]time.Time // by IDs of the server's requests to the client: when they came
 	failure *Failure
 	hello   json.RawMessage // result of initialize, of the gateway's handshake
 	tools   pins
@@ -66,7 +72,7 @@ func newProcess(ctx context.Context, s *Server, c *client.Client, a account, ses
 	p := &process{s: s, c: c, session: session, id: id, att: att, in: newQueue(a), account: a, done: make(chan struct{}),
 		// Numbers are not used again by a gateway that takes the process over from a killed one: what the
 		// process then answers to a request of the old one belongs to none.
-		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]struct{}{}, unasked: func(*message) {}}
+		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]time.Time{}, unasked: func(*message, bool) bool { return true }}
 	return p, nil
 }
 
@@ -183,14 +189,19 @@ func (p *process) line(b []byte) {
 		p.answered(m)
 	case m.method == "notifications/progress" && m.id == nil:
 		p.progress(m)
+	case m.id != nil && !p.single && m.method == "ping":
+		_ = p.send(response(m.id, struct{}{})) // a server that reads nothing is told by the next request
 	case m.id != nil && !p.single:
 		p.refuseServer(m, "the server is shared by several clients, so it cannot ask one of them")
 	default:
 		if m.id != nil {
 			p.mu.Lock()
+			if len(p.asked) >= maxPending {
+				maps.DeleteFunc(p.asked, func(_ string, came time.Time) bool { return time.Since(came) > askedAge })
+			}
 			full := len(p.asked) >= maxPending
 			if !full {
-				p.asked[string(m.id)] = struct{}{}
+				p.asked[string(m.id)] = time.Now()
 			}
 			p.mu.Unlock()
 			if full {
@@ -221,8 +232,16 @@ func (p *process) related(m *message) {
 	}
 	p.mu.Unlock()
 	changed := strings.HasSuffix(m.method, "/list_changed") || m.method == "notifications/resources/updated"
-	if x == nil || changed || x.method == "initialize" || !x.out.push(m.encode()) {
-		p.unasked(m)
+	if x != nil && !x.plain && !changed && x.method != "initialize" && x.out.push(m.encode()) {
+		return
+	}
+	// A client that waits for a response in JSON may open a stream after it, when it is too late to answer.
+	keep := m.id == nil || x == nil || !x.plain
+	if !p.unasked(m, keep) && m.id != nil {
+		p.mu.Lock()
+		delete(p.asked, string(m.id))
+		p.mu.Unlock()
+		p.refuseServer(m, "the client cannot be asked: it has no stream of events open")
 	}
 }
 

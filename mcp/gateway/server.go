@@ -142,7 +142,7 @@ type place struct {
 	// adopt means that only a process that runs already will do.
 	adopt bool
 	// unasked: see process.
-	unasked func(*message)
+	unasked func(m *message, keep bool) bool
 }
 
 // open returns the process at a place, which it starts if it does not run. Errors are *Failure, or

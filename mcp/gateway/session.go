@@ -33,11 +33,12 @@ type session struct {
 	gone   bool
 }
 
-// unasked takes a message of the server that belongs to no request. It is lost if there is no room for it.
-func (t *session) unasked(m *message) {
+// unasked takes a message of the server that belongs to no request, for the stream that is open or, with
+// keep, for the next one. It reports false if the message is lost.
+func (t *session) unasked(m *message, keep bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.out.push(m.encode())
+	return (t.open || keep) && t.out.push(m.encode())
 }
 
 // backlog returns a queue that nobody reads yet.
@@ -81,7 +82,7 @@ func (g *Gateway) sharedHost(s *Server, tenant string) *host {
 	defer g.mu.Unlock()
 	h := g.hosts[key]
 	if h == nil {
-		h = g.newHost(s, place{box: boxOf(s, ""), process: processID, greet: true, unasked: func(m *message) { g.fanOut(key, m) }})
+		h = g.newHost(s, place{box: boxOf(s, ""), process: processID, greet: true, unasked: func(m *message, _ bool) bool { g.fanOut(key, m); return true }})
 		g.hosts[key] = h
 	}
 	return h
@@ -102,7 +103,7 @@ func (g *Gateway) fanOut(key tenantServer, m *message) {
 	}
 	g.mu.Unlock()
 	for _, t := range all {
-		t.unasked(m)
+		t.unasked(m, true)
 	}
 }
 
