@@ -44,7 +44,7 @@ type Tools struct {
 
 // Server is a server that speaks MCP on stdin and stdout.
 type Server struct {
-	Name string // 1 to 32 of a-z, 0-9 and "-", a part of the IDs of its sessions and of its path
+	Name string // 1 to 32 of a-z, 0-9 and "-", not ending with "-install"; a part of the IDs of its sessions and of its path
 	Argv []string
 	Env  map[string]string
 	Cwd  string // empty: the workspace

@@ -1,15 +1,19 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/relay"
 )
 
 // fakeAPI answers requests of the API, "METHOD /path", by answer, and records them.
@@ -103,3 +107,70 @@ func TestInstallAgain(t *testing.T) {
 		t.Errorf("%v, %q: want the install step again", err, f.requests())
 	}
 }
+
+// A process that a killed gateway had written half of a line to gets the end of that line first.
+func TestAdoptedInput(t *testing.T) {
+	in := make(chan string, 10)
+	hub := relay.NewHub(relay.Source{Stdin: &stdin{got: in}, Stdout: silent{}, Done: make(chan struct{})}, relay.Options{})
+	defer hub.Close()
+	s := Server{Name: "x", Mode: ModeSession}.WithDefaults()
+	running := fmt.Sprintf(`{"id":"mcp","state":"running","labels":{%q:%q,%q:"o"}}`, labelCommand, s.command(), labelOwner)
+	f := &fakeAPI{answer: func(request string) (int, string) { return 200, running }}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/relay") {
+			hub.Serve(w, r, relay.Grant{Write: true, TakeOver: true})
+			return
+		}
+		f.ServeHTTP(w, r)
+	}))
+	defer api.Close()
+	g := New(Options{})
+	defer g.Close()
+	who := Caller{Client: func() (*client.Client, error) { return client.New(client.Options{URL: api.URL}) }}
+	p, err := g.open(t.Context(), &s, who, place{box: "mcp-x-1", process: processID, owner: "o", adopt: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.detach()
+	if err := p.send(request(nil, "notifications/x", nil)); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for want := "\n" + string(request(nil, "notifications/x", nil).encode()) + "\n"; got != want; {
+		select {
+		case part := <-in:
+			got += part
+		case <-time.After(10 * time.Second):
+			t.Fatalf("the process got %q, want %q", got, want)
+		}
+	}
+}
+
+// stdin passes on what is written to it.
+type stdin struct {
+	got chan string
+	off atomic.Int64
+}
+
+func (s *stdin) Write(_ context.Context, off int64, p []byte) error {
+	p = p[min(max(s.off.Load()-off, 0), int64(len(p))):]
+	s.off.Add(int64(len(p)))
+	s.got <- string(p)
+	return nil
+}
+
+func (s *stdin) Accepted() int64 { return s.off.Load() }
+
+func (s *stdin) Close(context.Context) error { return nil }
+
+// silent is an output to which nothing is written.
+type silent struct{}
+
+func (silent) Bounds() (oldest, end int64) { return 0, 0 }
+
+func (silent) ReadAt(ctx context.Context, _ []byte, off int64) (int, int64, error) {
+	<-ctx.Done()
+	return 0, off, ctx.Err()
+}
+
+func (silent) Release(int64) {}
