@@ -298,6 +298,9 @@ func (p *process) take(n int64) *exchange {
 // send writes a message to the process. It does not wait.
 func (p *process) send(m *message) error {
 	if !p.in.push(m.encode()) {
+		if f := p.lost(); f != nil {
+			return f
+		}
 		return p.withStderr(p.s.failed(PhaseRun, errors.New("it does not read its input, or messages that were not read yet take all of the memory for them")))
 	}
 	return nil

@@ -266,8 +266,8 @@ func (g *Gateway) start(ctx context.Context, s *Server, c *client.Client, tenant
 			return nil
 		}
 		f, _ := errors.AsType[*Failure](err)
-		if f.Problem == nil || f.Problem.Code != apitypes.CodeExists { // which somebody else has started meanwhile
-			g.removeAt(c, s, at) // it may run: an error of the connection, or of ctx, does not say
+		if f.Problem == nil || f.Problem.Status >= 500 { // an error of the connection, or of ctx: it may run
+			g.removeAt(c, s, at)
 		}
 		if again || s.Install == "" || f.Problem == nil || f.Problem.Field != fmt.Sprintf("volumes[%d].name", len(s.Box.Volumes)) {
 			return err
