@@ -14,16 +14,21 @@ type Change struct {
 	ToBare  bool    // Was and Is are ratios
 	Factor  float64 // Is / Was; above 1 is worse for times, and better for rates
 	Lo, Hi  float64 // 95 % interval of Factor
-	Sure    bool    // the interval excludes 1
+	Sure    bool    // the interval excludes 1, or, with too few samples for one, Factor is beyond coarse
 	Worse   bool    // a regression: sure, and beyond the threshold
 	Trouble string  // why the row cannot be compared; the other fields are zero then
 	unit    Unit
 }
 
+// coarse is the factor that counts as sure in a row with too few samples for an interval.
+const coarse = 1.5
+
 // Compare compares the rows of two reports by name. Rows that have bare samples in both are compared
 // by their ratios to bare, so that the reports may come from hosts, or from hours, of different speed.
 // A row is a regression (Worse) if it is worse by more than threshold (0.05 is 5 %) and the interval
-// says that this is no accident, or if it has figures in a and failed in b.
+// says that this is no accident, or if it has figures in a and none in b, because it failed or because its
+// section did. An interval knows the noise within a run only, and of many rows one in twenty is sure by
+// accident: measure again before you believe a small change.
 func Compare(a, b *Report, threshold float64) (changes []Change) {
 	for _, was := range a.Rows {
 		if len(was.Samples) == 0 {
@@ -32,7 +37,11 @@ func Compare(a, b *Report, threshold float64) (changes []Change) {
 		is := b.Row(was.Name)
 		switch {
 		case is == nil:
-			changes = append(changes, Change{Name: was.Name, Trouble: "is not in the second report"})
+			c := Change{Name: was.Name, Trouble: "is not in the second report"}
+			if failed := b.failure(was.Section); failed != "" {
+				c.Trouble, c.Worse = "its section failed: "+failed, true
+			}
+			changes = append(changes, c)
 		case is.Failed != "":
 			changes = append(changes, Change{Name: was.Name, Trouble: "failed: " + is.Failed, Worse: true})
 		case len(is.Samples) == 0:
@@ -44,6 +53,16 @@ func Compare(a, b *Report, threshold float64) (changes []Change) {
 		}
 	}
 	return changes
+}
+
+// failure says why a section failed; "" if it did not.
+func (r *Report) failure(section string) string {
+	for _, row := range r.Rows {
+		if row.Section == section && row.Failed != "" {
+			return row.Failed
+		}
+	}
+	return ""
 }
 
 func compare(was, is *Row, threshold float64) Change {
@@ -59,6 +78,10 @@ func compare(was, is *Row, threshold float64) Change {
 	c.Was, c.Is = value(was, whole), value(is, whole)
 	if c.Was == 0 {
 		c.Trouble = "was 0"
+		return c
+	}
+	if c.unit.rises() && c.Is == 0 {
+		c.Trouble, c.Worse = "is 0", true
 		return c
 	}
 	c.Factor = c.Is / c.Was
@@ -78,8 +101,12 @@ func compare(was, is *Row, threshold float64) Change {
 	slices.Sort(factors)
 	cut := int(float64(resamples) * (1 - confidence) / 2)
 	c.Lo, c.Hi = factors[cut], factors[resamples-1-cut]
-	enough := len(was.Samples) >= fewest && len(is.Samples) >= fewest
-	c.Sure = enough && (c.Lo > 1 || c.Hi < 1)
+	if len(was.Samples) >= fewest && len(is.Samples) >= fewest {
+		c.Sure = c.Lo > 1 || c.Hi < 1
+	} else {
+		c.Sure = c.Factor > coarse || c.Factor < 1/coarse
+		c.Lo, c.Hi = 0, 0
+	}
 	if c.unit.rises() {
 		c.Worse = c.Sure && c.Factor < 1/(1+threshold)
 	} else {
@@ -88,8 +115,13 @@ func compare(was, is *Row, threshold float64) Change {
 	return c
 }
 
-// Print writes a table of changes.
-func Print(w io.Writer, changes []Change) {
+// Print writes a table of the changes between two reports, and what makes the reports differ.
+func Print(w io.Writer, a, b *Report, changes []Change) {
+	fmt.Fprintf(w, "before: %s\nafter:  %s\n", a.About(), b.About())
+	for _, warning := range slices.Concat(a.Noise.Warnings, b.Noise.Warnings) {
+		fmt.Fprintf(w, "Noisy: %s\n", warning)
+	}
+	fmt.Fprintln(w)
 	lines := [][]string{{"name", "before", "after", "change", "95 % interval", "verdict"}}
 	for _, c := range changes {
 		if c.Trouble != "" {
@@ -107,6 +139,10 @@ func Print(w io.Writer, changes []Change) {
 			return format(v, c.unit)
 		}
 		percent := func(f float64) string { return fmt.Sprintf("%+.1f %%", (f-1)*100) }
+		between := percent(c.Lo) + " to " + percent(c.Hi)
+		if c.Lo == 0 {
+			between = "too few samples"
+		}
 		verdict := "same"
 		switch {
 		case c.Worse:
@@ -116,7 +152,7 @@ func Print(w io.Writer, changes []Change) {
 		case c.Sure:
 			verdict = "worse, within the threshold"
 		}
-		lines = append(lines, []string{c.Name, text(c.Was), text(c.Is), percent(c.Factor), percent(c.Lo) + " to " + percent(c.Hi), verdict})
+		lines = append(lines, []string{c.Name, text(c.Was), text(c.Is), percent(c.Factor), between, verdict})
 	}
 	columns(w, lines)
 }

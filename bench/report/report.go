@@ -32,7 +32,7 @@ type Row struct {
 	What    string `json:"what"` // for people
 	Unit    Unit   `json:"unit"`
 	// P50 is the median and P90 the value that 90 % of the samples are not worse than. From Lo to
-	// Hi is the 95 % bootstrap interval of the median. All are 0 in a row without samples.
+	// Hi is the 95 % bootstrap interval of the median, or with fewer than five samples their range. All are 0 in a row without samples.
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
 	Lo  float64 `json:"lo"`

@@ -229,13 +229,23 @@ func TestCompare(t *testing.T) {
 	if c := of(sample(), failed, 0.05)["exec.warm"]; !c.Worse {
 		t.Errorf("failed: %+v", c)
 	}
+	big := sample()
+	big.Row("memory").Samples[0] *= 10
+	if c := of(sample(), big, 0.05)["memory"]; !c.Worse {
+		t.Errorf("ten times as much, of one sample: %+v", c)
+	}
+	section := sample()
+	section.Rows[0].Name, section.Rows[0].Failed, section.Rows[0].Samples = "exec", "broken", nil
+	if c := of(sample(), section, 0.05)["exec.warm"]; !c.Worse {
+		t.Errorf("its section failed: %+v", c)
+	}
 	gone.Rows = gone.Rows[1:]
 	if c := of(sample(), gone, 0.05)["exec.warm"]; c.Worse || c.Trouble == "" {
 		t.Errorf("gone: %+v", c)
 	}
 	var b bytes.Buffer
-	Print(&b, Compare(sample(), slower, 0.05))
-	if !strings.Contains(b.String(), "WORSE") {
+	Print(&b, sample(), slower, Compare(sample(), slower, 0.05))
+	if !strings.Contains(b.String(), "WORSE") || !strings.Contains(b.String(), "Noisy: a <b> & c") {
 		t.Error(b.String())
 	}
 }

@@ -85,11 +85,22 @@ func (r *Row) summarize() {
 	}
 	r.Ratio = r.P50 / r.BareP50
 	r.RatioLo, r.RatioHi = r.Lo/r.BareP50, r.Hi/r.BareP50
-	if n := len(r.Samples); n == len(r.BareSamples) && n >= fewest {
-		// Both were taken in turn: a noisy moment hit them together.
-		other := make([]float64, 0, n)
-		r.RatioLo, r.RatioHi = interval(n, func(index []int) float64 {
-			return Median(at(r.Samples, index, buffer)) / Median(at(r.BareSamples, index, other))
-		})
+	n, m := len(r.Samples), len(r.BareSamples)
+	if min(n, m) < fewest {
+		return
 	}
+	// Of as many samples, both were taken in turn: a noisy moment hit them together.
+	other := make([]float64, 0, m)
+	random := rand.New(rand.NewPCG(5, 6))
+	bare := make([]int, m)
+	r.RatioLo, r.RatioHi = interval(n, func(index []int) float64 {
+		if n == m {
+			bare = index
+		} else {
+			for i := range bare {
+				bare[i] = random.IntN(m)
+			}
+		}
+		return Median(at(r.Samples, index, buffer)) / Median(at(r.BareSamples, bare, other))
+	})
 }

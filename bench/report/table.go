@@ -67,7 +67,7 @@ func (r *Row) cells() []string {
 	return cells
 }
 
-var heading = []string{"name", "what", "p50", "p90", "95 % of p50", "bare p50", "ratio", "target", "reached"}
+var heading = []string{"name", "what", "p50", "p90", "95 % of p50, or range", "bare p50", "ratio", "target", "reached"}
 
 // About is the line above a table: what the figures depend on.
 func (r *Report) About() string {

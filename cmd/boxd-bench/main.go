@@ -71,7 +71,7 @@ func compare(p plan.Plan, out io.Writer) error {
 	if len(changes) == 0 {
 		return fmt.Errorf("%s and %s have no row in common", p.Compare[0], p.Compare[1])
 	}
-	report.Print(out, changes)
+	report.Print(out, was, is, changes)
 	for _, c := range changes {
 		if c.Worse {
 			return errWorse
