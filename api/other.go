@@ -14,7 +14,8 @@ type Other struct {
 	// Handler sees the rest of the path.
 	Prefix string
 	// Tenant is whose operators may use it; empty: those of every tenant, each for its own. Then the
-	// context of a request ends with the client, and that of a GET when the server stops, too.
+	// context of a request ends with the client and with the caller's credentials, and that of a GET when
+	// the server stops, too.
 	Tenant string
 	// Handler gets the requests that are admitted. [CallerOf] says whose they are.
 	Handler http.Handler
@@ -83,7 +84,7 @@ func (c *call) serveOther(o *Other) error {
 	}
 	defer share.freePlace(who)
 	if o.Tenant == "" {
-		until := c.untilGone
+		until := c.untilEnded
 		if c.r.Method == http.MethodGet { // an endless stream
 			until = c.untilStopped
 		}

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
@@ -72,6 +75,36 @@ func TestOther(t *testing.T) {
 		resp, body := f.raw("POST", c.path, c.token, "", header...)
 		if resp.StatusCode != c.status || !strings.Contains(string(body), c.says) {
 			t.Errorf("%s of %q for %q: %d %s, want %d %s", c.path, c.token, c.tenant, resp.StatusCode, body, c.status, c.says)
+		}
+	}
+}
+
+// A request at a door ends when the caller's token is removed, whatever its method.
+func TestOtherEnds(t *testing.T) {
+	for _, method := range []string{"GET", "POST"} {
+		tokens, err := tokensOf(strings.NewReader(operatorToken + " acme operator ci\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		none := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(none, []byte(strangerToken+" other operator x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := serve(t, func(o *Options, _ *policy.Config) {
+			o.Auth.Tokens = tokens
+			o.Others = []Other{{Prefix: "/door", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if err := tokens.Reload(none); err != nil {
+					t.Error(err)
+				}
+				select {
+				case <-r.Context().Done():
+				case <-time.After(10 * time.Second): // the test fails
+				}
+				fmt.Fprint(w, context.Cause(r.Context()))
+			})}}
+		})
+		if _, body := f.raw(method, "/door", operatorToken, ""); string(body) != errEnded.Error() {
+			t.Errorf("%s: %q", method, body)
 		}
 	}
 }

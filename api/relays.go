@@ -250,11 +250,17 @@ func (c *call) queryMoment(name string) (time.Time, error) {
 // untilStopped returns the context of an endless stream: it ends when the client has gone or is not
 // admitted any more, and when the server stops such streams.
 func (c *call) untilStopped() (context.Context, context.CancelFunc) {
-	parent, gone := c.untilGone()
-	admitted, leave := c.whileAdmitted(parent)
+	admitted, leave := c.untilEnded()
 	ctx, cancel := context.WithCancelCause(admitted)
 	stop := context.AfterFunc(c.s.streams, func() { cancel(relay.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil); leave(); gone() }
+	return ctx, func() { stop(); cancel(nil); leave() }
+}
+
+// untilEnded returns a context that ends with the client, or because of errEnded with its credentials.
+func (c *call) untilEnded() (context.Context, context.CancelFunc) {
+	parent, gone := c.untilGone()
+	ctx, leave := c.whileAdmitted(parent)
+	return ctx, func() { leave(); gone() }
 }
 
 // lazyWriter sends the header of an answer of plain bytes with the first of them, so that an

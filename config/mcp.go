@@ -58,6 +58,9 @@ func (s *MCPServer) validate(key, name string) error {
 	if name == "" || len(name) > maxServerName || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || strings.Trim(name, "-") != name {
 		return refuse("mcp_servers", spec.Quote(name), `the name of a server must be 1 to 32 of a-z, 0-9 and "-"`)
 	}
+	if strings.HasSuffix(name, "-install") {
+		return refuse("mcp_servers", spec.Quote(name), `the name of a server must not end with "-install": the box of an install step has such a name`)
+	}
 	oneOf := func(field, value string, words ...string) error {
 		for _, w := range append(words, "") {
 			if value == w {

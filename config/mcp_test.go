@@ -45,7 +45,7 @@ func TestMCPServers(t *testing.T) {
 		field  string
 	}{
 		{"a-1", good, ""},
-		{"", good, "mcp_servers"}, {"A", good, "mcp_servers"}, {"-a", good, "mcp_servers"}, {"a/b", good, "mcp_servers"}, {strings.Repeat("a", 33), good, "mcp_servers"},
+		{"", good, "mcp_servers"}, {"A", good, "mcp_servers"}, {"-a", good, "mcp_servers"}, {"a/b", good, "mcp_servers"}, {strings.Repeat("a", 33), good, "mcp_servers"}, {"a-install", good, "mcp_servers"},
 		{"a", with(func(s *MCPServer) { s.Command = nil }), "mcp_servers.a.command"},
 		{"a", with(func(s *MCPServer) { s.Command = []string{""} }), "mcp_servers.a.command"},
 		{"a", with(func(s *MCPServer) { s.Mode = "stateless" }), "mcp_servers.a.mode"},

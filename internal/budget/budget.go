@@ -42,6 +42,18 @@ func (b *Budget) Take(ctx context.Context, tenant string, n int64) (ok, own bool
 	}
 }
 
+// Try counts n bytes for tenant if there is room for them now, and reports whether there was.
+func (b *Budget) Try(tenant string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	mine, all := b.tenants[tenant]+n, b.all+n
+	if mine > b.each || all > b.most {
+		return false
+	}
+	b.tenants[tenant], b.all = mine, all
+	return true
+}
+
 // Held returns how many bytes are held.
 func (b *Budget) Held() int64 {
 	b.mu.Lock()

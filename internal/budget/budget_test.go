@@ -27,6 +27,10 @@ func TestBudget(t *testing.T) {
 		time.AfterFunc(time.Second/2, func() { b.Give("a", 6) })
 		take("c", 6, true, false)
 		b.Give("b", 4)
+		if b.Try("c", 1) || b.Try("b", 5) || !b.Try("b", 4) || b.all != 10 {
+			t.Errorf("%d, %v after attempts that do not wait", b.all, b.tenants)
+		}
+		b.Give("b", 4)
 		b.Give("c", 6)
 		if b.all != 0 || len(b.tenants) != 0 {
 			t.Errorf("%d, %v are left", b.all, b.tenants)

@@ -31,7 +31,15 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 	if len(d.Config.MCPServers) > 0 {
 		o := gateway.Options{Version: d.Version, Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
 			who, err := d.mcpCaller(r)
-			return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Dial: who.Dial}, err
+			if err != nil {
+				return gateway.Caller{}, err
+			}
+			// The connection to a process serves all clients of a shared server, and ends with none of them:
+			// package api ends the requests of those whose token is removed.
+			lasting, _ := api.CallerOf(r.Context())
+			lasting.Gone = nil
+			dial := func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, lasting) }
+			return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Dial: dial}, nil
 		}}
 		for name, s := range d.Config.MCPServers {
 			o.Servers = append(o.Servers, boxedServer(name, s))

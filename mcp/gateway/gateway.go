@@ -54,9 +54,11 @@ type Gateway struct {
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
 	installing keyed.Locks
-	installed  sync.Map    // keys of install
-	adopting   keyed.Locks // by the IDs of sessions
+	installed  sync.Map    // by installKey
+	cleared    sync.Map    // see clear; by tenantServer
+	adopting   keyed.Locks // by the IDs of sessions, and for clear by installKey
 	bodies     *budget.Budget
+	held       *budget.Budget // bytes in queues
 
 	mu       sync.Mutex
 	hosts    map[tenantServer]*host
@@ -69,7 +71,7 @@ type Gateway struct {
 func New(o Options) *Gateway {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, sessions: map[string]*session{},
-		bodies: budget.New(maxBodies, maxBodiesEach)}
+		bodies: budget.New(maxBodies, maxBodiesEach), held: budget.New(maxHeld, maxHeldEach)}
 	for _, s := range o.Servers {
 		s = s.WithDefaults()
 		g.servers[s.Name] = &s
@@ -181,7 +183,8 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		refuse(w, http.StatusUnsupportedMediaType, nil, rpcError{codeInvalidRequest, "Content-Type must be application/json", nil})
 		return
 	}
-	if size := r.ContentLength; size < 0 || size > smallBody {
+	size := r.ContentLength
+	if size < 0 || size > smallBody {
 		if size < 0 || size > maxMessage { // unknown, or refused when it has come
 			size = maxMessage
 		}
@@ -192,7 +195,9 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 			refuse(w, http.StatusServiceUnavailable, nil, rpcError{codeFailed, "large messages in progress take all of the memory for them: retry", nil})
 			return
 		}
-		defer g.bodies.Give(who.Tenant, size)
+		defer func() { g.bodies.Give(who.Tenant, size) }()
+	} else {
+		size = 0
 	}
 	body, err := mcp.ReadBody(w, r, maxMessage, bodyTimeout)
 	if err != nil {
@@ -206,6 +211,10 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		}
 		refuse(w, status, nil, rpcError{codeInvalidRequest, why, nil})
 		return
+	}
+	if rest := size - int64(len(body)); rest > 0 {
+		g.bodies.Give(who.Tenant, rest)
+		size -= rest
 	}
 	m, err := parse(body)
 	if err != nil {
@@ -265,7 +274,7 @@ func (g *Gateway) oneWay(ctx context.Context, t *session, who Caller, m *message
 		p.reply(m)
 	case m.method == "notifications/cancelled":
 		p.cancelled(t, m)
-	case p.single:
+	case p.single && notifies(m):
 		_ = p.send(m) // a server that reads nothing is told by the next request
 	}
 	// A server that clients share knows the gateway as its client, which has told it what it needs.
@@ -299,16 +308,20 @@ func (g *Gateway) initialize(ctx context.Context, out *stream, t *session, who C
 // answer answers a request by that of the server. finish changes it; nil: it stays as it is.
 func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session, who Caller, m *message, finish func(*message) *message) {
 	err := g.with(ctx, s, t, who, func(p *process) error {
-		x, cancel, err := g.begin(ctx, p, t, m, finish)
+		x, cancel, err := g.begin(ctx, p, t, m, out.plain, finish)
 		if err != nil {
 			return err
 		}
-		out.copy(ctx, x.out)
+		done := out.copy(ctx, x.out)
 		cancel()
-		if g.ctx.Err() != nil {
+		switch {
+		case done || out.err != nil:
+			return nil
+		case g.ctx.Err() != nil:
 			return s.failed(PhaseLost, errStopping)
+		default: // the caller's credentials have ended; a client that is gone does not read this
+			return s.failed(PhaseLost, context.Cause(ctx))
 		}
-		return nil
 	})
 	if err != nil {
 		out.fail(err)
@@ -316,15 +329,21 @@ func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session
 }
 
 // begin begins an exchange with the server, or without it if the gateway has the answer. The caller reads
-// x.out, and calls cancel if it stops before the response.
-func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message, finish func(*message) *message) (x *exchange, cancel func(), err error) {
+// x.out, and calls cancel if it stops before the response. plain: see exchange.
+func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message, plain bool, finish func(*message) *message) (x *exchange, cancel func(), err error) {
 	if p.s.Tools.Pin != "" && strings.HasPrefix(m.method, "tools/") {
 		if err := p.checkTools(ctx, g.opt.Logger); err != nil {
 			return nil, nil, err
 		}
 	}
 	var own *message
+	var ambiguous error
+	if m.method == "tools/call" {
+		ambiguous = checkMembers(m.members["params"], false, "name", "arguments", "_meta")
+	}
 	switch name := text(object(m.members["params"])["name"]); {
+	case ambiguous != nil:
+		own = errorResponse(m.id, rpcError{codeInvalidParams, "params: " + ambiguous.Error(), nil})
 	case m.method == "tools/call" && !p.s.allows(name):
 		own = errorResponse(m.id, rpcError{codeInvalidParams, fmt.Sprintf("tool %.100q is not allowed: tools.allow of the server names those that are", name), nil})
 	case m.method == "initialize" && p.hello != nil: // of a client without a session
@@ -332,10 +351,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 	case m.method == "resources/unsubscribe" && !p.single: // others may still want to hear of it
 		own = response(m.id, struct{}{})
 	}
-	if m.method == "tools/call" && len(p.s.Tools.Allow) > 0 {
-		m.members["params"] = encode(object(m.members["params"])) // a second "name" does not get through
-	}
-	x = &exchange{owner: t, finish: func(answer *message) *message {
+	x = &exchange{owner: t, plain: plain, finish: func(answer *message) *message {
 		if m.method == "tools/list" {
 			answer = p.filterTools(answer)
 		}
@@ -345,7 +361,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 		return answer
 	}}
 	if own != nil {
-		x.out = newQueue()
+		x.out = newQueue(p.account)
 		x.out.end(x.finish(own).encode())
 		return x, func() {}, nil
 	}

@@ -3,11 +3,18 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -20,21 +27,19 @@ func TestParse(t *testing.T) {
 		` {"jsonrpc": "2.0", "id": -1.5e3, "result": null} `:   "-1.5e3 ",
 		`{"jsonrpc":"2.0","id":1,"error":{}}`:                  "1 ",
 		`{"jsonrpc":"2.0","method":"x"}`:                       " x",
-		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`:         "2 x", // the last one, as in JavaScript and Python
-		`{"jsonrpc":"2.0","ID":1,"method":"x"}`:                " x",
 		``:                                                     "",
 		`null`:                                                 "",
 		`1`:                                                    "",
-		`[{"jsonrpc":"2.0","id":1,"method":"x"}]`:              "",
-		`{"jsonrpc":"2.0","id":null,"method":"x"}`:             "",
-		`{"jsonrpc":"2.0","id":true,"method":"x"}`:             "",
-		`{"jsonrpc":"2.0","id":1}`:                             "",
-		`{"jsonrpc":"2.0","result":1}`:                         "",
-		`{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`:       "",
-		`{"jsonrpc":"2.0","method":1}`:                         "",
-		`{"jsonrpc":"2.0","method":""}`:                        "",
-		`{"jsonrpc":2.0,"method":"x"}`:                         "",
-		`{"jsonrpc":"2.0","method":"x"}{}`:                     "",
+		`[{"jsonrpc":"2.0","id":1,"method":"x"}]`:        "",
+		`{"jsonrpc":"2.0","id":null,"method":"x"}`:       "",
+		`{"jsonrpc":"2.0","id":true,"method":"x"}`:       "",
+		`{"jsonrpc":"2.0","id":1}`:                       "",
+		`{"jsonrpc":"2.0","result":1}`:                   "",
+		`{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`: "",
+		`{"jsonrpc":"2.0","method":1}`:                   "",
+		`{"jsonrpc":"2.0","method":""}`:                  "",
+		`{"jsonrpc":2.0,"method":"x"}`:                   "",
+		`{"jsonrpc":"2.0","method":"x"}{}`:               "",
 	} {
 		m, err := parse([]byte(text))
 		got := ""
@@ -44,6 +49,56 @@ func TestParse(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q %v, want %q", text, got, err, want)
 		}
+	}
+}
+
+// What readers of JSON understand differently does not get past the rules for tools, in either direction.
+func TestAmbiguous(t *testing.T) {
+	for _, text := range []string{
+		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`, `{"jsonrpc":"2.0","ID":1,"method":"x"}`, `{"jsonrpc":"2.0","method":"x","param\u017f":{}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"x","m\u0065thod" : "y"}`, `{"jsonrpc":"2.0","id":1,"result":{},"re\u017fult":{}}`, `{"jsonrpc":"2.0","id":1,"method":"x","y":1,"y":2}`,
+	} {
+		if _, err := parse([]byte(text)); !errors.Is(err, errMembers) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":{"id":1,"ID":["id","id",{"\"id":1}],"id":"\\"},"x-id":"{\"id\":"}`)); err != nil {
+		t.Errorf("members of parameters: %v, %v", m, err)
+	}
+	g := &Gateway{}
+	a := held()
+	p := &process{s: &Server{Name: "x", Tools: Tools{Allow: []string{"good"}}}, in: newQueue(a), account: a, pending: map[int64]*exchange{}}
+	for _, params := range []string{`{"name":"bad","name":"good"}`, `{"name":"good","Name":"bad"}`, `{"name":"good","NAME":"bad"}`, `{"name":"good","argument\u017f":1}`, `{"name":"bad"}`, `["good"]`, `null`} {
+		m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, _, err := g.begin(t.Context(), p, nil, m, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer, _ := x.out.pop(); !strings.Contains(string(answer), "-32602") || len(p.pending) != 0 {
+			t.Errorf("%s: %s", params, answer)
+		}
+	}
+	for _, result := range []string{
+		`{"tools":[{"name":"bad","name":"good"}]}`, `{"tools":[{"name":"good","Name":"bad"}]}`, `{"tools":[{"name":"good","inputSchema":{"x":[{"y":1,"y":2}]}}]}`,
+		`{"tools":[],"tool\u017f":[{"name":"bad"}]}`, `{"tools":[{"name":"bad"}],"tools":[]}`,
+	} {
+		m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"result":` + result + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer := p.filterTools(m); answer.members["error"] == nil {
+			t.Errorf("%s: %s", result, answer.encode())
+		}
+	}
+	m, _ := parse([]byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"bad"},{"name":"good","inputSchema":{"properties":{"a":1,"A":2}}}]}}`))
+	if answer := string(p.filterTools(m).encode()); !strings.Contains(answer, `"good"`) || strings.Contains(answer, "bad") || !strings.Contains(answer, `"result"`) {
+		t.Error(answer)
+	}
+	if call, _ := parse([]byte(`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"bad"}}`)); notifies(call) {
+		t.Error("a call without an ID passes as a notification")
 	}
 }
 
@@ -116,8 +171,60 @@ func bytesIn(b []byte, size int) func(func([]byte) bool) {
 	}
 }
 
+// held returns an account that nobody else uses.
+func held() account { return account{budget.New(maxHeld, maxHeldEach), "a"} }
+
+// What queues hold counts until it was read: an exchange whose answer does not fit ends with an error, and
+// nothing stays counted once readers have left.
+func TestHeld(t *testing.T) {
+	a := account{budget.New(100, 100), "a"}
+	p := &process{s: &Server{Name: "x"}, in: newQueue(a), account: a, pending: map[int64]*exchange{}, done: make(chan struct{})}
+	ask := func() *exchange {
+		x := &exchange{}
+		m, _ := parse([]byte(`{"jsonrpc":"2.0","id":"i","method":"x"}`))
+		if _, err := p.ask(m, x); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := p.in.next(nil); !ok {
+			t.Fatal("no request")
+		}
+		p.in.pop()
+		return x
+	}
+	answer := func(n int64, size int) {
+		p.line(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"result":"%s"}`, n, strings.Repeat("r", size)))
+	}
+	slow, refused := ask(), ask()
+	answer(0, 10)
+	answer(1, 50)
+	if b, last := refused.out.pop(); !last || !strings.Contains(string(b), "have not read yet") || !strings.Contains(string(b), `"id":"i"`) {
+		t.Errorf("the answer that does not fit: %s", b)
+	}
+	if b, last := slow.out.pop(); !last || !strings.Contains(string(b), "rrrr") {
+		t.Errorf("the answer that fits: %s", b)
+	}
+	if a.budget.Held() == 0 {
+		t.Error("a message that is being written does not count")
+	}
+	slow.out.drop()
+	listener := &session{s: &Server{Mode: ModeShared}, out: backlog(a)}
+	listener.unasked(request(nil, "notifications/x", nil), true)
+	q, stop := listener.listen()
+	if b, _ := q.pop(); !strings.Contains(string(b), "notifications/x") {
+		t.Errorf("%s in the backlog", b)
+	}
+	listener.unasked(request(nil, "notifications/x", nil), true)
+	stop()
+	listener.unasked(request(nil, "notifications/x", nil), true)
+	(&Gateway{}).endSession(listener)
+	listener.unasked(request(nil, "notifications/x", nil), true)
+	if n := a.budget.Held(); n != 0 {
+		t.Errorf("%d bytes stay counted", n)
+	}
+}
+
 func TestQueue(t *testing.T) {
-	q := newQueue()
+	q := newQueue(held())
 	for i := range maxQueued {
 		if !q.push([]byte{byte(i)}) {
 			t.Fatalf("message %d is refused", i)
@@ -137,7 +244,7 @@ func TestQueue(t *testing.T) {
 	if n != maxQueued+1 {
 		t.Errorf("%d messages", n)
 	}
-	q = newQueue()
+	q = newQueue(held())
 	if q.push(make([]byte, maxQueuedBytes+1)) {
 		t.Error("a message that is too long is taken")
 	}
@@ -187,6 +294,80 @@ func TestToolsDigest(t *testing.T) {
 	}
 }
 
+// Requests of a server get an answer: a ping of a shared one, and what no client can be asked. Requests that
+// no client answers do not take the places of others for good.
+func TestAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := held()
+		told := func(p *process) string {
+			b, _ := p.in.pop()
+			return string(b)
+		}
+		p := &process{s: &Server{Name: "x"}, in: newQueue(a), account: a}
+		p.line([]byte(`{"jsonrpc":"2.0","id":"p","method":"ping"}`))
+		if got := told(p); got != `{"id":"p","jsonrpc":"2.0","result":{}}` {
+			t.Errorf("ping: %s", got)
+		}
+		p.line([]byte(`{"jsonrpc":"2.0","id":1,"method":"roots/list"}`))
+		if got := told(p); !strings.Contains(got, "-32601") {
+			t.Errorf("a request of a shared server: %s", got)
+		}
+		client := &session{out: backlog(a)}
+		p = &process{s: &Server{Name: "x"}, in: newQueue(a), account: a, single: true, unasked: client.unasked,
+			pending: map[int64]*exchange{}, asked: map[string]time.Time{}}
+		m, _ := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`))
+		if _, err := p.ask(m, &exchange{plain: true}); err != nil {
+			t.Fatal(err)
+		}
+		told(p)
+		p.line([]byte(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`))
+		if got := told(p); !strings.Contains(got, "no stream of events") || len(p.asked) != 0 {
+			t.Errorf("a client that accepts JSON only: %s, %v", got, p.asked)
+		}
+		q, stop := client.listen()
+		p.line([]byte(`{"jsonrpc":"2.0","id":2,"method":"roots/list"}`))
+		if b, _ := q.pop(); !strings.Contains(string(b), "roots/list") || told(p) != "" {
+			t.Errorf("its open stream gets %s", b)
+		}
+		for i := range maxPending + 1 {
+			p.line(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, i))
+			q.pop()
+		}
+		if got := told(p); !strings.Contains(got, "too many") || len(p.asked) != maxPending {
+			t.Errorf("%d requests: the next one gets %s", len(p.asked), got)
+		}
+		time.Sleep(askedAge + time.Second)
+		p.line([]byte(`{"jsonrpc":"2.0","id":"new","method":"roots/list"}`))
+		if got := told(p); got != "" || len(p.asked) != 1 {
+			t.Errorf("much later: %s, %d in progress", got, len(p.asked))
+		}
+		stop()
+	})
+}
+
+// Of the memory that is booked for a body of unknown size a call keeps what the body needs.
+func TestBodyBooking(t *testing.T) {
+	var g *Gateway
+	var during int64
+	g = New(Options{Servers: []Server{{Name: "x"}}, Caller: func(*http.Request) (Caller, error) {
+		return Caller{Tenant: "a", Client: func() (*client.Client, error) {
+			during = g.bodies.Held()
+			return nil, errors.New("no API")
+		}}, nil
+	}})
+	defer g.Close()
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+	r := httptest.NewRequest("POST", "/x", io.NopCloser(strings.NewReader(body)))
+	r.ContentLength = -1
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Mcp-Protocol-Version", statelessSince)
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	if !strings.Contains(w.Body.String(), "no API") || during != int64(len(body)) || g.bodies.Held() != 0 {
+		t.Errorf("%d bytes booked during the call, %d after it: %s", during, g.bodies.Held(), w.Body)
+	}
+}
+
 // A response is JSON if it is all there is, and events otherwise.
 func TestStream(t *testing.T) {
 	for _, c := range []struct {
@@ -204,9 +385,9 @@ func TestStream(t *testing.T) {
 			r.Header.Set("Accept", c.accept)
 		}
 		w := httptest.NewRecorder()
-		q := newQueue()
+		q := newQueue(held())
 		for i, m := range c.messages {
-			q.put([]byte(m), i == len(c.messages)-1)
+			q.put([]byte(m), i == len(c.messages)-1, true)
 		}
 		q.end(nil)
 		newStream(w, r).copy(t.Context(), q)

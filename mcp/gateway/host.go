@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 )
 
@@ -165,18 +164,23 @@ func (h *host) end(detach bool) {
 
 // remove removes a process, with its box if that is its own, and detaches from it.
 func (g *Gateway) remove(p *process, at place) {
+	g.removeAt(p.c, p.s, at)
+	p.detach()
+}
+
+// removeAt removes what runs at a place, with its box if that is its own.
+func (g *Gateway) removeAt(c *client.Client, s *Server, at place) {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
 	var err error
 	if at.owner != "" {
-		err = p.c.Remove(ctx, at.box)
+		err = c.Remove(ctx, at.box)
 	} else {
-		err = p.c.RemoveProcess(ctx, at.box, at.process)
+		err = c.RemoveProcess(ctx, at.box, at.process)
 	}
-	if err != nil && !client.IsCode(err, apitypes.CodeSessionNotFound, apitypes.CodeProcessNotFound) {
-		g.opt.Logger.Warn("mcp: ending a server", "server", p.s.Name, "session", at.box, "error", err)
+	if err != nil && !isGone(err) {
+		g.opt.Logger.Warn("mcp: ending a server", "server", s.Name, "session", at.box, "error", err)
 	}
-	p.detach()
 }
 
 // processID is the ID of the process of a server, in its box.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // maxMessage bounds a message in bytes, in both directions. Results contain files and images.
@@ -17,7 +18,11 @@ type message struct {
 	method  string          // empty: a response
 }
 
-var errMessage = errors.New("not a message of JSON-RPC 2.0")
+var (
+	errMessage = errors.New("not a message of JSON-RPC 2.0")
+	// errMembers is about an object that another reader could understand as another one.
+	errMembers = errors.New("ambiguous members")
+)
 
 // parse reads a message. It does not keep b.
 func parse(b []byte) (*message, error) {
@@ -27,6 +32,9 @@ func parse(b []byte) (*message, error) {
 	m := &message{}
 	if err := json.Unmarshal(b, &m.members); err != nil {
 		return nil, fmt.Errorf("%w: %v", errMessage, err) // the library's errors have no types to test for
+	}
+	if err := checkMembers(b, false, "jsonrpc", "id", "method", "params", "result", "error"); err != nil {
+		return nil, err
 	}
 	if string(m.members["jsonrpc"]) != `"2.0"` {
 		return nil, fmt.Errorf("%w: jsonrpc must be \"2.0\"", errMessage)
@@ -68,6 +76,48 @@ func object(raw json.RawMessage) (o map[string]json.RawMessage) {
 		return nil
 	}
 	return o
+}
+
+// checkMembers refuses an object in raw, which is JSON, if readers can disagree about it: a member is there
+// twice, or its name is a known one but for the case, which encoding/json and others ignore. With deep,
+// no object within it may have a member twice either. The error wraps errMembers.
+func checkMembers(raw []byte, deep bool, known ...string) error {
+	var names []map[string]bool // of the open objects and arrays; nil: not checked
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '{':
+			var of map[string]bool
+			if deep || len(names) == 0 {
+				of = map[string]bool{}
+			}
+			names = append(names, of)
+		case '[':
+			names = append(names, nil)
+		case '}', ']':
+			names = names[:len(names)-1]
+		case '"':
+			start := i
+			for i++; raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+			if len(names) == 0 || names[len(names)-1] == nil || !bytes.HasPrefix(bytes.TrimLeft(raw[i+1:], " \t\r\n"), []byte(":")) {
+				continue // no name
+			}
+			name, of := text(raw[start:i+1]), names[len(names)-1]
+			if of[name] {
+				return fmt.Errorf("%w: %.100q is there twice", errMembers, name)
+			}
+			of[name] = true
+			for _, k := range known {
+				if len(names) == 1 && name != k && strings.EqualFold(name, k) {
+					return fmt.Errorf("%w: %.100q must be written %q", errMembers, name, k)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // text returns the string in raw; empty if it is none.

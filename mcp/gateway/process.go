@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,9 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/relay"
 )
+
+// askedAge is for how long a request to a client keeps its place at least. People answer some of them.
+const askedAge = 10 * time.Minute
 
 // maxPending bounds the requests that one process answers at once.
 const maxPending = 1024
@@ -23,6 +27,7 @@ type exchange struct {
 	id     json.RawMessage // as the client wrote it
 	token  json.RawMessage // its progress token; nil: none
 	owner  any             // of whom: IDs are unique within an owner
+	plain  bool            // the client accepts the response only
 	// out gets what belongs to the request, and the response at last.
 	out *queue
 	// finish changes the response before it is sent; nil: it stays as it is.
@@ -37,9 +42,11 @@ type process struct {
 	id      string
 	att     *relay.Attachment
 	in      *queue // to its stdin
+	account account
 	stderr  tail
-	// unasked gets messages of the server that belong to no request. It must not wait.
-	unasked func(*message)
+	// unasked gets messages of the server that belong to no request. It must not wait. It reports false if
+	// the client cannot get it now or, with keep, later.
+	unasked func(m *message, keep bool) bool
 	// single means that all requests are of one client, which answers requests of the server.
 	single bool
 
@@ -49,23 +56,23 @@ type process struct {
 	mu      sync.Mutex
 	next    int64 // ID of the next request
 	pending map[int64]*exchange
-	order   []int64             // IDs of pending, oldest first
-	asked   map[string]struct{} // IDs of the server's requests to the client
+	order   []int64              // IDs of pending, oldest first
+	asked   map[string]time.Time // by IDs of the server's requests to the client: when they came
 	failure *Failure
 	hello   json.RawMessage // result of initialize, of the gateway's handshake
 	tools   pins
 }
 
 // newProcess attaches to a process that runs. since says where its output begins. It takes c over.
-func newProcess(ctx context.Context, s *Server, c *client.Client, session, id string, since relay.Since) (*process, error) {
+func newProcess(ctx context.Context, s *Server, c *client.Client, a account, session, id string, since relay.Since) (*process, error) {
 	att, err := c.Attach(ctx, session, id, client.AttachOptions{Write: true, TakeOver: true, Since: since})
 	if err != nil {
 		return nil, err
 	}
-	p := &process{s: s, c: c, session: session, id: id, att: att, in: newQueue(), done: make(chan struct{}),
+	p := &process{s: s, c: c, session: session, id: id, att: att, in: newQueue(a), account: a, done: make(chan struct{}),
 		// Numbers are not used again by a gateway that takes the process over from a killed one: what the
 		// process then answers to a request of the old one belongs to none.
-		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]struct{}{}, unasked: func(*message) {}}
+		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]time.Time{}, unasked: func(*message, bool) bool { return true }}
 	return p, nil
 }
 
@@ -73,13 +80,15 @@ func newProcess(ctx context.Context, s *Server, c *client.Client, session, id st
 func (p *process) run() {
 	p.join.Go(p.receive)
 	p.join.Go(func() { // joined by detach, which closes att
+		defer p.in.drop()
 		for {
 			line, ok := p.in.next(p.done)
 			if !ok {
 				return
 			}
 			if _, err := p.att.Write(append(line, '\n')); err != nil {
-				return // receive learns why
+				<-p.done // receive learns why
+				return
 			}
 		}
 	})
@@ -167,6 +176,10 @@ func (p *process) line(b []byte) {
 		return
 	}
 	m, err := parse(b)
+	if errors.Is(err, errMembers) { // nobody can say for certain which request it answers
+		p.endAll(p.withStderr(p.s.failed(PhaseRun, fmt.Errorf("it wrote a message that is refused: %w", err))))
+		return
+	}
 	if err != nil { // a program that prints something, which the client must not see
 		p.stderr.add("stdout: ", b[:min(len(b), maxTailLine)])
 		return
@@ -176,14 +189,19 @@ func (p *process) line(b []byte) {
 		p.answered(m)
 	case m.method == "notifications/progress" && m.id == nil:
 		p.progress(m)
+	case m.id != nil && !p.single && m.method == "ping":
+		_ = p.send(response(m.id, struct{}{})) // a server that reads nothing is told by the next request
 	case m.id != nil && !p.single:
 		p.refuseServer(m, "the server is shared by several clients, so it cannot ask one of them")
 	default:
 		if m.id != nil {
 			p.mu.Lock()
+			if len(p.asked) >= maxPending {
+				maps.DeleteFunc(p.asked, func(_ string, came time.Time) bool { return time.Since(came) > askedAge })
+			}
 			full := len(p.asked) >= maxPending
 			if !full {
-				p.asked[string(m.id)] = struct{}{}
+				p.asked[string(m.id)] = time.Now()
 			}
 			p.mu.Unlock()
 			if full {
@@ -214,8 +232,16 @@ func (p *process) related(m *message) {
 	}
 	p.mu.Unlock()
 	changed := strings.HasSuffix(m.method, "/list_changed") || m.method == "notifications/resources/updated"
-	if x == nil || changed || x.method == "initialize" || !x.out.push(m.encode()) {
-		p.unasked(m)
+	if x != nil && !x.plain && !changed && x.method != "initialize" && x.out.push(m.encode()) {
+		return
+	}
+	// A client that waits for a response in JSON may open a stream after it, when it is too late to answer.
+	keep := m.id == nil || x == nil || !x.plain
+	if !p.unasked(m, keep) && m.id != nil {
+		p.mu.Lock()
+		delete(p.asked, string(m.id))
+		p.mu.Unlock()
+		p.refuseServer(m, "the client cannot be asked: it has no stream of events open")
 	}
 }
 
@@ -244,8 +270,12 @@ func (p *process) answered(m *message) {
 	if x.finish != nil {
 		m = x.finish(m)
 	}
-	x.out.end(m.encode())
+	if !x.out.last(m.encode()) { // or the client is gone
+		x.out.end(p.s.failed(PhaseRun, errHeld).response(m).encode())
+	}
 }
+
+var errHeld = fmt.Errorf("messages that clients have not read yet take all of the memory for them (%d MiB of a tenant, %d MiB of all): read faster, and retry", maxHeldEach>>20, maxHeld>>20)
 
 // take removes a pending exchange, and returns it; nil if there is none.
 func (p *process) take(n int64) *exchange {
@@ -268,7 +298,10 @@ func (p *process) take(n int64) *exchange {
 // send writes a message to the process. It does not wait.
 func (p *process) send(m *message) error {
 	if !p.in.push(m.encode()) {
-		return p.withStderr(p.s.failed(PhaseRun, errors.New("it does not read its input")))
+		if f := p.lost(); f != nil {
+			return f
+		}
+		return p.withStderr(p.s.failed(PhaseRun, errors.New("it does not read its input, or messages that were not read yet take all of the memory for them")))
 	}
 	return nil
 }
@@ -276,7 +309,7 @@ func (p *process) send(m *message) error {
 // ask sends a request, whose ID and progress token become those of the process. The caller reads x.out,
 // and calls cancel if it stops before the response.
 func (p *process) ask(m *message, x *exchange) (cancel func(), err error) {
-	x.method, x.id, x.out = m.method, m.id, newQueue()
+	x.method, x.id, x.out = m.method, m.id, newQueue(p.account)
 	p.mu.Lock()
 	if p.failure != nil {
 		p.mu.Unlock()
@@ -370,6 +403,7 @@ func (p *process) doMessage(ctx context.Context, m *message) (*message, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer x.out.drop()
 	for {
 		b, ok := x.out.next(ctx.Done())
 		if !ok {

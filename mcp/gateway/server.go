@@ -44,7 +44,7 @@ type Tools struct {
 
 // Server is a server that speaks MCP on stdin and stdout.
 type Server struct {
-	Name string // 1 to 32 of a-z, 0-9 and "-", a part of the IDs of its sessions and of its path
+	Name string // 1 to 32 of a-z, 0-9 and "-", not ending with "-install"; a part of the IDs of its sessions and of its path
 	Argv []string
 	Env  map[string]string
 	Cwd  string // empty: the workspace
@@ -142,7 +142,7 @@ type place struct {
 	// adopt means that only a process that runs already will do.
 	adopt bool
 	// unasked: see process.
-	unasked func(*message)
+	unasked func(m *message, keep bool) bool
 }
 
 // open returns the process at a place, which it starts if it does not run. Errors are *Failure, or
@@ -157,6 +157,11 @@ func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ 
 			c.Close()
 		}
 	}()
+	if s.Mode == ModeRequest {
+		if err := g.clear(ctx, s, c, who.Tenant, at); err != nil {
+			return nil, err
+		}
+	}
 	since, found, err := s.running(ctx, c, at)
 	if err != nil {
 		return nil, err
@@ -165,16 +170,22 @@ func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ 
 		if at.adopt {
 			return nil, errNoProcess
 		}
-		if err := g.install(ctx, s, c, who.Tenant, at); err != nil {
-			return nil, err
-		}
-		if err := s.start(ctx, c, at); err != nil {
+		if err := g.start(ctx, s, c, who.Tenant, at); err != nil {
 			return nil, err
 		}
 	}
-	p, err := newProcess(g.ctx, s, c, at.box, at.process, since)
+	p, err := newProcess(g.ctx, s, c, account{g.held, who.Tenant}, at.box, at.process, since)
 	if err != nil {
+		if !found {
+			g.removeAt(c, s, at)
+		}
 		return nil, s.failed(PhaseStart, err)
+	}
+	if found {
+		// A gateway that was killed may have written half of a line, which takes this request along. Its
+		// answer belongs to nothing. An empty line would end some servers.
+		p.in.push(request(encode(p.next), "ping", nil).encode())
+		p.next++
 	}
 	p.single = at.owner != ""
 	if at.unasked != nil {
@@ -247,7 +258,58 @@ func (s *Server) boxRequest(at place) apitypes.SessionRequest {
 // minBoxIdle keeps the box of a server between its processes.
 const minBoxIdle = 10 * time.Second
 
-// start creates the box and starts the process.
+// start installs what the server needs, and starts its process. Nothing of that place is left if it fails.
+func (g *Gateway) start(ctx context.Context, s *Server, c *client.Client, tenant string, at place) error {
+	for again := false; ; again = true {
+		if err := g.install(ctx, s, c, tenant, at); err != nil {
+			return err
+		}
+		err := s.start(ctx, c, at)
+		if err == nil {
+			return nil
+		}
+		f, _ := errors.AsType[*Failure](err)
+		if f.Problem == nil || f.Problem.Status >= 500 { // an error of the connection, or of ctx: it may run
+			g.removeAt(c, s, at)
+		}
+		if again || s.Install == "" || f.Problem == nil || f.Problem.Field != fmt.Sprintf("volumes[%d].name", len(s.Box.Volumes)) {
+			return err
+		}
+		g.installed.Delete(installKey(tenant, s)) // the volume was removed
+	}
+}
+
+// clear removes the processes that a gateway which was killed has left in the box of a server that runs a
+// process for each request. It does so before the first process of this gateway.
+func (g *Gateway) clear(ctx context.Context, s *Server, c *client.Client, tenant string, at place) error {
+	key := tenantServer{tenant, s.Name}
+	unlock, err := g.adopting.LockContext(ctx, installKey(tenant, s))
+	if err != nil {
+		return s.failed(PhaseStart, err)
+	}
+	defer unlock()
+	if _, done := g.cleared.Load(key); done {
+		return nil
+	}
+	left, err := c.Processes(ctx, at.box, labelServer+"="+s.Name)
+	for _, p := range left {
+		if err = c.RemoveProcess(ctx, at.box, p.ID); err != nil && !isGone(err) {
+			break
+		}
+	}
+	if err != nil && !isGone(err) {
+		return s.failed(PhaseStart, err)
+	}
+	g.cleared.Store(key, true)
+	return nil
+}
+
+// isGone reports whether err says that there is no such session or process.
+func isGone(err error) bool {
+	return client.IsCode(err, apitypes.CodeSessionNotFound, apitypes.CodeProcessNotFound, apitypes.CodeNotFound)
+}
+
+// start creates the box and starts the process. Errors are *Failure.
 func (s *Server) start(ctx context.Context, c *client.Client, at place) error {
 	if _, err := c.Ensure(ctx, s.boxRequest(at)); err != nil {
 		if isImage(err) {
@@ -274,12 +336,14 @@ func (s *Server) volume() string { return "mcp-" + s.Name }
 // installMark is a file in the volume with the digest of what was installed.
 const installMark = InstallDir + "/.boxd-installed"
 
+func installKey(tenant string, s *Server) string { return tenant + "\x00" + s.Name }
+
 // install runs the install step of a server, once for each tenant.
 func (g *Gateway) install(ctx context.Context, s *Server, c *client.Client, tenant string, at place) (err error) {
 	if s.Install == "" {
 		return nil
 	}
-	key := tenant + "\x00" + s.Name
+	key := installKey(tenant, s)
 	unlock, err := g.installing.LockContext(ctx, key)
 	if err != nil {
 		return s.failed(PhaseInstall, err)

@@ -11,8 +11,11 @@ import (
 // without a request: it holds only memory.
 const sharedSessionIdle = 30 * time.Minute
 
-// maxBacklog bounds messages for a client that has no stream open.
-const maxBacklog = 64
+// Bounds of the messages for a client that has no stream open.
+const (
+	maxBacklog      = 64
+	maxBacklogBytes = 256 << 10
+)
 
 // session is a session of the protocol, of revisions up to 2025-11-25.
 type session struct {
@@ -22,48 +25,49 @@ type session struct {
 	owner  string
 	host   *host // of the session, or shared by the tenant's
 
-	mu      sync.Mutex
-	stream  *queue // of its GET; nil: none is open
-	backlog [][]byte
-	active  int
-	used    time.Time
-	gone    bool
+	mu     sync.Mutex
+	out    *queue // for a GET
+	open   bool   // a GET reads out
+	active int
+	used   time.Time
+	gone   bool
 }
 
-// unasked takes a message of the server that belongs to no request.
-func (t *session) unasked(m *message) {
-	b := m.encode()
+// unasked takes a message of the server that belongs to no request, for the stream that is open or, with
+// keep, for the next one. It reports false if the message is lost.
+func (t *session) unasked(m *message, keep bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stream != nil && t.stream.push(b) {
-		return
-	}
-	if len(t.backlog) < maxBacklog && len(b) <= maxQueuedBytes/maxBacklog {
-		t.backlog = append(t.backlog, b)
-	}
+	return (t.open || keep) && t.out.push(m.encode())
+}
+
+// backlog returns a queue that nobody reads yet.
+func backlog(a account) *queue {
+	q := newQueue(a)
+	q.limit(maxBacklog, maxBacklogBytes)
+	return q
 }
 
 // listen opens the stream of a GET, in place of an older one. The caller calls stop.
 func (t *session) listen() (q *queue, stop func()) {
-	q = newQueue()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.stream != nil {
-		t.stream.end(nil)
+	if t.open {
+		t.out.end(nil)
+		t.out = newQueue(t.out.account)
 	}
+	q = t.out
+	q.limit(maxQueued, maxQueuedBytes)
+	t.open = true
 	if t.gone {
 		q.end(nil)
 	}
-	t.stream = q
-	for _, b := range t.backlog {
-		q.push(b)
-	}
-	t.backlog = nil
 	return q, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.stream == q {
-			t.stream = nil
+		q.drop()
+		if t.out == q && !t.gone {
+			t.out, t.open = backlog(q.account), false
 		}
 	}
 }
@@ -78,7 +82,7 @@ func (g *Gateway) sharedHost(s *Server, tenant string) *host {
 	defer g.mu.Unlock()
 	h := g.hosts[key]
 	if h == nil {
-		h = g.newHost(s, place{box: boxOf(s, ""), process: processID, greet: true, unasked: func(m *message) { g.fanOut(key, m) }})
+		h = g.newHost(s, place{box: boxOf(s, ""), process: processID, greet: true, unasked: func(m *message, _ bool) bool { g.fanOut(key, m); return true }})
 		g.hosts[key] = h
 	}
 	return h
@@ -99,13 +103,13 @@ func (g *Gateway) fanOut(key tenantServer, m *message) {
 	}
 	g.mu.Unlock()
 	for _, t := range all {
-		t.unasked(m)
+		t.unasked(m, true)
 	}
 }
 
 // newSession returns a session of the protocol with one request in progress, which nobody finds yet.
 func (g *Gateway) newSession(s *Server, who Caller, id string) *session {
-	t := &session{id: id, s: s, tenant: who.Tenant, owner: who.owner(), active: 1}
+	t := &session{id: id, s: s, tenant: who.Tenant, owner: who.owner(), active: 1, out: backlog(account{g.held, who.Tenant})}
 	if s.Mode == ModeSession {
 		t.host = g.newHost(s, place{box: boxOf(s, id), process: processID, owner: t.owner, unasked: t.unasked})
 	} else {
@@ -183,6 +187,7 @@ func (g *Gateway) adoptSession(ctx context.Context, s *Server, who Caller, id st
 		return t
 	}
 	t.host.end(true)
+	t.out.drop()
 	return nil
 }
 
@@ -207,8 +212,8 @@ func (g *Gateway) endSession(t *session) {
 	g.mu.Unlock()
 	t.mu.Lock()
 	t.gone = true
-	if t.stream != nil {
-		t.stream.end(nil)
+	if t.out.end(nil); !t.open {
+		t.out.drop()
 	}
 	t.mu.Unlock()
 	if t.s.Mode == ModeSession {

@@ -21,7 +21,7 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 		return err
 	}
 	t := &session{id: newID(), s: s, tenant: who.Tenant, owner: who.owner()}
-	t.host = g.newHost(s, place{box: boxOf(s, t.id), process: processID, owner: t.owner, unasked: func(m *message) { _ = line(m.encode()) }}) // reading in ends, too
+	t.host = g.newHost(s, place{box: boxOf(s, t.id), process: processID, owner: t.owner, unasked: func(m *message, _ bool) bool { return line(m.encode()) == nil }})
 	defer t.host.end(false)
 	p, err := t.host.use(ctx, who, false)
 	if err != nil {
@@ -78,10 +78,12 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 		case m.method == "notifications/cancelled" && m.id == nil:
 			p.cancelled(t, m)
 		case m.id == nil:
-			err = p.send(m)
+			if notifies(m) {
+				err = p.send(m)
+			}
 		default:
 			answer := &stream{id: m.id, line: line, plain: true}
-			x, stop, failed := g.begin(ctx, p, t, m, nil)
+			x, stop, failed := g.begin(ctx, p, t, m, false, nil)
 			if failed != nil {
 				answer.fail(failed)
 				continue

@@ -38,16 +38,18 @@ func (s *stream) open() {
 	s.write(nil)
 }
 
-// write writes to the connection, each part within writeTimeout.
-func (s *stream) write(b []byte) {
+// write writes to the connection, each 64 KiB within writeTimeout.
+func (s *stream) write(texts ...[]byte) {
 	if s.err != nil {
 		return
 	}
 	conn := http.NewResponseController(s.w)
-	for part := range slices.Chunk(b, 64<<10) {
-		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a recorder of a test has no connection
-		if _, s.err = s.w.Write(part); s.err != nil {
-			return
+	for _, text := range texts {
+		for part := range slices.Chunk(text, 64<<10) {
+			_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // a recorder of a test has no connection
+			if _, s.err = s.w.Write(part); s.err != nil {
+				return
+			}
 		}
 	}
 	if err := conn.Flush(); s.err == nil && !errors.Is(err, http.ErrNotSupported) {
@@ -74,14 +76,12 @@ func (s *stream) send(b []byte, last bool) {
 	default:
 		s.open()
 	}
-	event := make([]byte, 0, len(b)+32)
-	event = append(event, "event: message\ndata: "...)
-	event = append(event, b...)
-	s.write(append(event, "\n\n"...))
+	s.write([]byte("event: message\ndata: "), b, []byte("\n\n"))
 }
 
-// copy sends what q has, until it ends or ctx does.
-func (s *stream) copy(ctx context.Context, q *queue) {
+// copy sends what q has. It reports false if ctx or the connection ended before q.
+func (s *stream) copy(ctx context.Context, q *queue) bool {
+	defer q.drop()
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for s.err == nil {
@@ -95,12 +95,12 @@ func (s *stream) copy(ctx context.Context, q *queue) {
 				s.begun = true
 				s.w.WriteHeader(http.StatusAccepted)
 			}
-			return
+			return true
 		}
 		select {
 		case <-q.wake:
 		case <-ctx.Done():
-			return
+			return false
 		case <-tick.C:
 			if s.plain {
 				continue
@@ -111,6 +111,7 @@ func (s *stream) copy(ctx context.Context, q *queue) {
 			s.write([]byte(": \n\n"))
 		}
 	}
+	return false
 }
 
 // fail sends err as the response.

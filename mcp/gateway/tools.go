@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -61,11 +62,17 @@ func (p *process) checkTools(ctx context.Context, log *slog.Logger) error {
 		if err != nil {
 			return p.inPhase(PhaseTools, err)
 		}
-		result := object(raw)
-		for _, tool := range array(result["tools"]) {
-			known[text(object(tool)["name"])] = toolDigest(tool)
+		tools, err := toolsOf(raw)
+		if err != nil {
+			return p.inPhase(PhaseTools, err)
 		}
-		cursor := result["nextCursor"]
+		for _, tool := range tools {
+			if _, twice := known[tool.name]; twice {
+				return p.inPhase(PhaseTools, fmt.Errorf("it has two tools %.100q", tool.name))
+			}
+			known[tool.name] = toolDigest(tool.raw)
+		}
+		cursor := object(raw)["nextCursor"]
 		if text(cursor) == "" {
 			break
 		}
@@ -87,6 +94,32 @@ func (p *process) checkTools(ctx context.Context, log *slog.Logger) error {
 	p.tools.mu.Unlock()
 	return nil
 }
+
+// listedTool is a tool of a server, as it is listed.
+type listedTool struct {
+	name string
+	raw  json.RawMessage
+}
+
+// toolsOf returns the tools in the result of tools/list. A list that its readers could understand in several
+// ways is refused: what is compared with a pin must be what clients see.
+func toolsOf(result json.RawMessage) (tools []listedTool, err error) {
+	if err := checkMembers(result, false, "tools", "nextCursor", "_meta"); err != nil {
+		return nil, fmt.Errorf("its list of tools: %w", err)
+	}
+	for _, raw := range array(object(result)["tools"]) {
+		tool := listedTool{text(object(raw)["name"]), raw}
+		if err := checkMembers(raw, true, "name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta"); err != nil {
+			return nil, fmt.Errorf("its tool %.100q: %w", tool.name, err)
+		}
+		tools = append(tools, tool)
+	}
+	return tools, nil
+}
+
+// notifies reports whether a message without an ID is a notification: a call without one would be carried out
+// by some servers, and pass by the rules for tools.
+func notifies(m *message) bool { return strings.HasPrefix(m.method, "notifications/") }
 
 func array(raw json.RawMessage) (a []json.RawMessage) {
 	if json.Unmarshal(raw, &a) != nil {
@@ -124,15 +157,18 @@ func (p *process) filterTools(m *message) *message {
 		return m
 	}
 	known := p.tools.get()
+	tools, err := toolsOf(m.members["result"])
+	if err != nil {
+		return p.inPhase(PhaseTools, err).response(m)
+	}
 	kept := []json.RawMessage{}
-	for _, tool := range array(result["tools"]) {
-		name := text(object(tool)["name"])
-		if known != nil && p.s.Tools.Pin != "" && p.s.Tools.Changed == ToolsRefuse && known[name] != toolDigest(tool) {
+	for _, tool := range tools {
+		if known != nil && p.s.Tools.Pin != "" && p.s.Tools.Changed == ToolsRefuse && known[tool.name] != toolDigest(tool.raw) {
 			p.tools.recheck()
-			return p.inPhase(PhaseTools, fmt.Errorf("its tool %.100q is not the pinned one", name)).response(m)
+			return p.inPhase(PhaseTools, fmt.Errorf("its tool %.100q is not the pinned one", tool.name)).response(m)
 		}
-		if p.s.allows(name) {
-			kept = append(kept, tool)
+		if p.s.allows(tool.name) {
+			kept = append(kept, tool.raw)
 		}
 	}
 	result["tools"] = encode(kept)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -251,7 +252,8 @@ func TestServedAccess(t *testing.T) {
 	}
 }
 
-// Cancelled calls of one client do not touch those of another, and the server hears of them.
+// Cancelled calls of one client do not touch those of another, and the server hears of them. Nor does the end
+// of the token with which the server was started.
 func TestServedCancel(t *testing.T) {
 	s := served(t, "  one: "+fmt.Sprintf(fixture, "", "1m", "shared")+"\n")
 	a, b := s.at("one").connect(t, tokenA, "2025-11-25", nil), s.at("one").connect(t, tokenA2, "2025-11-25", nil)
@@ -268,7 +270,39 @@ func TestServedCancel(t *testing.T) {
 	if err := <-kept; err != nil {
 		t.Errorf("the call of another client: %v", err)
 	}
-	_, body, _ := s.at("one").post(t, tokenA, newCall("die", "{}"), modern...)
+	go func() {
+		_, err := b.CallTool(t.Context(), callParams("wait", args{"seconds": 1}))
+		kept <- err
+	}()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, uids, _ := strings.Cut(string(status), "\nUid:")
+	var owner int
+	if _, err := fmt.Sscan(uids, &owner); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"tokens", "boxd.yaml"} { // the daemon reads them again with its own rights
+		if err := os.Chown(filepath.Join(s.Dir, name), owner, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(s.Dir, "tokens"), []byte(strings.Replace(tokensFile, tokenA+" ", strings.Repeat("x", 24)+" ", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(s.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for deadline, status := time.Now().Add(10*time.Second), 0; status != 401; time.Sleep(10 * time.Millisecond) {
+		if status, _, _ = s.at("none").post(t, tokenA, newList, modern...); time.Now().After(deadline) {
+			t.Fatalf("a token that was removed: %d", status)
+		}
+	}
+	if err := <-kept; err != nil {
+		t.Errorf("the call of another client, when the token was removed with which the server was started: %v", err)
+	}
+	_, body, _ := s.at("one").post(t, tokenA2, newCall("die", "{}"), modern...)
 	if f := wantPhase(t, "the end", body, gateway.PhaseLost); strings.Count(strings.Join(f.Stderr, "\n"), "cancelled") != 1 {
 		t.Errorf("stderr of the server: %q", f.Stderr)
 	}
