@@ -388,9 +388,11 @@ func (p *pool) fill() {
 	}
 }
 
-// fillOnce removes the boxes that are too many, and builds those that are missing.
+// fillOnce removes the boxes that are too many, and builds those that are missing. It does the former also while it
+// waits to build.
 func (p *pool) fillOnce() {
-	for quiet := false; ; {
+	began, pause := time.Now(), quietBefore
+	for {
 		surplus, missing := p.plan(time.Now(), p.room())
 		for _, b := range surplus {
 			if err := p.l.discard(b); err != nil {
@@ -401,22 +403,20 @@ func (p *pool) fillOnce() {
 		if missing == nil {
 			return
 		}
-		if !quiet {
-			if !p.awaitQuiet() {
-				return
-			}
-			quiet = true // the demand may have changed meanwhile
-			continue
-		}
-		quiet = false
-		if err := p.build(*missing); err != nil {
-			fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again in %v: %v\n", failedPause, oneline.Error(err))
-			select {
-			case <-p.stop:
-				return
-			case <-time.After(failedPause):
+		if p.mayBuild(time.Since(began)) {
+			if err := p.build(*missing); err != nil {
+				fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again in %v: %v\n", failedPause, oneline.Error(err))
+				pause = failedPause
+			} else {
+				began, pause = time.Now(), quietBefore
 			}
 		}
+		select {
+		case <-p.stop:
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, time.Second)
 	}
 }
 
@@ -435,25 +435,17 @@ func (p *pool) room() int {
 	return min(p.limit, int(float64(available)*memoryShare/blankMemory))
 }
 
-// awaitQuiet waits until nobody waits for this launcher, and a processor is idle. After fillPatience it is
-// enough that no box is being created. It returns false if the pool is closed.
-func (p *pool) awaitQuiet() bool {
-	began := time.Now()
-	for pause := quietBefore; ; pause = min(2*pause, time.Second) {
-		quiet := time.Since(time.Unix(0, p.asked.Load())) >= quietBefore && linux.HasIdleProcessor()
-		if (quiet || time.Since(began) > fillPatience) && !p.l.works.buildsBox() {
-			return true
-		}
-		select {
-		case <-p.stop:
-			return false
-		case <-time.After(pause):
-		}
-	}
+// mayBuild reports whether a box may be built now: nobody waits for this launcher, and a processor is idle. After
+// fillPatience it is enough that no box is being created.
+func (p *pool) mayBuild(waited time.Duration) bool {
+	quiet := time.Since(time.Unix(0, p.asked.Load())) >= quietBefore && linux.HasIdleProcessor()
+	return (quiet || waited > fillPatience) && !p.l.works.buildsBox()
 }
 
-// buildsBox reports whether a box is being created.
-func (a *works) buildsBox() bool { return a.find(func(w *work) bool { return w.box != "" }) != nil }
+// buildsBox reports whether a box is being created. A create that hangs takes no processor, and may do so for ever.
+func (a *works) buildsBox() bool {
+	return a.find(func(w *work) bool { return w.box != "" && !w.over && w.stalled == 0 }) != nil
+}
 
 // build builds a blank box, or removes what it made of it.
 func (p *pool) build(s engine.Spec) error {
