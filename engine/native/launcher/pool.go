@@ -48,6 +48,10 @@ const (
 	blankMemory = 2 << 20
 	// memoryShare is the part of the host's available memory that blank boxes may take.
 	memoryShare = 1.0 / 128
+	// blankFiles is about how many descriptors of the launcher a blank box holds.
+	blankFiles = 35
+	// filesShare is the part of the launcher's descriptors that blank boxes may take.
+	filesShare = 1.0 / 4
 	// busyBoxes is how many boxes a launcher may have before its pool gives way: they share the ranges
 	// of IDs.
 	busyBoxes = idRanges * 3 / 4
@@ -106,8 +110,7 @@ func idForm(id string) (prefix string, random int, ok bool) {
 	return id[:i], random, random >= 16 && random <= 26 && strings.Trim(id[i:], base32) == ""
 }
 
-// MaxPool is the largest number of boxes that a launcher builds ahead of time. Each holds some 35
-// descriptors of the launcher.
+// MaxPool is the largest number of boxes that a launcher builds ahead of time.
 const MaxPool = 64
 
 func parsePool(text string) (int, error) {
@@ -432,7 +435,17 @@ func (p *pool) room() int {
 	if err != nil {
 		return 0
 	}
-	return min(p.limit, int(float64(available)*memoryShare/blankMemory))
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return 0
+	}
+	return roomFor(p.limit, available, files.Cur)
+}
+
+// roomFor returns how many of limit blank boxes fit into the shares of available bytes of memory and of files
+// descriptors.
+func roomFor(limit int, available int64, files uint64) int {
+	return int(min(float64(limit), float64(available)*memoryShare/blankMemory, float64(files)*filesShare/blankFiles))
 }
 
 // mayBuild reports whether a box may be built now: nobody waits for this launcher, and a processor is idle. After
@@ -491,30 +504,29 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	before := b.spec
 	b.work, b.spec, b.blank = w, s, false
 	w.onRefusal(func() { _ = b.kill() })
-	defer b.work.begin("completing a box of the pool", "", only(b.pid))()
 	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
 		return errors.Join(errors.New("PID 1 has ended"), err)
 	}
-	if err := l.rename(b, s.ID); err != nil {
-		return err
-	}
-	l.pool.drop(b.name)
-	if err := b.group.Set(limitsOf(s, s.Limits)); err != nil {
-		return limitError(err)
-	}
-	if s.TmpSize != before.TmpSize {
-		if err := b.root.Resize(s.TmpSize); err != nil {
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"giving a box of the pool its name", func() error { return l.rename(b, s.ID) }},
+		{"giving a box of the pool its limits", func() error { return limitError(b.group.Set(limitsOf(s, s.Limits))) }},
+		{"changing the root of a box of the pool", func() error { return l.changeRoot(b, before) }},
+		{"giving a box of the pool its hostname", func() error {
+			if s.Hostname == before.Hostname {
+				return nil
+			}
+			return b.setHostname(s.Hostname)
+		}},
+	} {
+		done := w.begin(step.name, "", nil)
+		err := step.do()
+		done()
+		if err != nil {
 			return err
 		}
-	}
-	if s.Hostname != before.Hostname {
-		if err := errors.Join(b.root.Rename(s.Hostname), b.setHostname(s.Hostname)); err != nil {
-			return err
-		}
-	}
-	// These also tell the time.
-	if err := l.image.Show(b.root.Visible(), figures(groupLimits(s.Limits, s.AllowDegraded))); err != nil {
-		return err
 	}
 	if err := l.attachMounts(b); err != nil {
 		return err
@@ -529,6 +541,22 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	return nil
 }
 
+// changeRoot changes what differs from the root of the spec before. What it shows of the limits also tells the time, so
+// it is always written.
+func (l *Launcher) changeRoot(b *box, before engine.Spec) error {
+	if b.spec.TmpSize != before.TmpSize {
+		if err := b.root.Resize(b.spec.TmpSize); err != nil {
+			return err
+		}
+	}
+	if b.spec.Hostname != before.Hostname {
+		if err := b.root.Rename(b.spec.Hostname); err != nil {
+			return err
+		}
+	}
+	return l.image.Show(b.root.Visible(), figures(groupLimits(b.spec.Limits, b.spec.AllowDegraded)))
+}
+
 // rename gives a blank box its ID. The name of its directory decides which box it is, and bornName says what its
 // cgroups and its lease are called, so it is one box at every moment.
 func (l *Launcher) rename(b *box, id string) error {
@@ -539,6 +567,7 @@ func (l *Launcher) rename(b *box, id string) error {
 		return &os.LinkError{Op: "rename", Old: b.dir, New: dir, Err: err}
 	}
 	b.id, b.dir = id, dir
+	l.pool.drop(b.name)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
 )
 
 // TestPoolKey: whatever cannot change in a blank box tells keys apart, and nothing else does.
@@ -187,6 +188,28 @@ func TestNoPool(t *testing.T) {
 	for _, text := range []string{"-1", "65", "x", ""} {
 		if _, err := parsePool(text); err == nil {
 			t.Errorf("%q is a size of a pool", text)
+		}
+	}
+}
+
+// TestPoolRoom: blank boxes take only their shares of the host's memory and of the launcher's descriptors.
+func TestPoolRoom(t *testing.T) {
+	const plenty = 1 << 40
+	for _, c := range []struct {
+		limit     int
+		available int64
+		files     uint64
+		want      int
+	}{
+		{64, plenty, plenty, 64},
+		{64, 1 << 30, plenty, 4},
+		{64, 0, plenty, 0},
+		{64, plenty, 1024, 7},
+		{64, plenty, 100, 0},
+		{64, plenty, unix.RLIM_INFINITY, 64},
+	} {
+		if got := roomFor(c.limit, c.available, c.files); got != c.want {
+			t.Errorf("with %d bytes and %d descriptors: room for %d of %d, want %d", c.available, c.files, got, c.limit, c.want)
 		}
 	}
 }
