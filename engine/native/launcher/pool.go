@@ -41,7 +41,8 @@ const (
 	// fillPatience is how long the pool waits for an idle processor. After that it builds one box
 	// although the processors are busy, which then takes 1 to 2 % of one.
 	fillPatience = time.Second
-	// failedPause is the pause after a box could not be built ahead of time.
+	// failedPause is how long no box of a key is built ahead of time after one could not be. It is twice as long after
+	// each further failure, up to demandTime.
 	failedPause = 30 * time.Second
 	// blankMemory is about what a blank box takes, in bytes: 1.4 MiB for PID 1, the rest for its
 	// cgroups, namespaces and file systems.
@@ -146,6 +147,9 @@ type shelf struct {
 	last   time.Time
 	demand [demandTime / time.Minute]minuteDemand
 	ready  []*box // oldest first
+
+	pause     time.Duration // after the last box that could not be built; 0 after one that could
+	notBefore time.Time     // when the pause ends
 }
 
 // minuteDemand is how many boxes were asked for in one minute of the clock.
@@ -224,6 +228,7 @@ func (l *Launcher) obtain(w *work, b *box) (*box, error) {
 		err := l.complete(w, blank, b.spec)
 		if err == nil {
 			l.pool.count(&l.pool.hits)
+			l.pool.note(b.spec)
 			return blank, nil
 		}
 		err = errors.Join(err, l.abandon(blank, err))
@@ -235,7 +240,11 @@ func (l *Launcher) obtain(w *work, b *box) (*box, error) {
 		}
 		fmt.Fprintf(os.Stderr, "boxd-init: a box of the pool cannot be completed, another one is built: %v\n", oneline.Error(err))
 	}
-	return b, l.create(w, b)
+	if err := l.create(w, b); err != nil {
+		return nil, err
+	}
+	l.pool.note(b.spec)
+	return b, nil
 }
 
 func (p *pool) count(n *int64) {
@@ -257,8 +266,8 @@ func (p *pool) drop(id string) {
 	delete(p.blank, id)
 }
 
-// take returns the oldest blank box that can be completed to become s, or nil. It notes the demand. The caller
-// completes the box or removes it, and calls drop.
+// take returns the oldest blank box that can be completed to become s, or nil. The caller completes the box or removes
+// it, and calls drop.
 func (p *pool) take(s engine.Spec) *box {
 	if p.limit == 0 {
 		return nil
@@ -268,17 +277,28 @@ func (p *pool) take(s engine.Spec) *box {
 		p.miss(engine.PoolSpec)
 		return nil
 	}
-	defer p.wake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	shelf := p.shelfLocked(key, s, time.Now())
-	if len(shelf.ready) == 0 {
+	shelf := p.shelves[key]
+	if shelf == nil || len(shelf.ready) == 0 {
 		p.misses[engine.PoolEmpty]++
 		return nil
 	}
 	b := shelf.ready[0]
 	shelf.ready = slices.Delete(shelf.ready, 0, 1)
 	return b
+}
+
+// note notes the demand for a box of s, which has been built. A request for a box that cannot be built is no demand.
+func (p *pool) note(s engine.Spec) {
+	key, ok := keyOf(s)
+	if p.limit == 0 || !ok {
+		return
+	}
+	defer p.wake()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.noteLocked(key, s, time.Now())
 }
 
 func (p *pool) wake() {
@@ -288,8 +308,8 @@ func (p *pool) wake() {
 	}
 }
 
-// shelfLocked notes that a box of key was asked for, and returns the shelf of that key.
-func (p *pool) shelfLocked(key blankKey, s engine.Spec, now time.Time) *shelf {
+// noteLocked notes that a box of key was asked for.
+func (p *pool) noteLocked(key blankKey, s engine.Spec, now time.Time) {
 	found := p.shelves[key]
 	if found == nil {
 		found = &shelf{first: now}
@@ -302,18 +322,38 @@ func (p *pool) shelfLocked(key blankKey, s engine.Spec, now time.Time) *shelf {
 		*d = minuteDemand{minute: minute}
 	}
 	d.count++
-	return found
 }
 
-// wantedAt returns how many boxes would have met the demand of the busiest of the last minutes.
-func (s *shelf) wantedAt(now time.Time) (n int64) {
+// demandAt returns how many boxes were asked for in the busiest of the last minutes, and in all of them.
+func (s *shelf) demandAt(now time.Time) (peak, sum int64) {
 	minute := now.Unix() / 60
 	for _, d := range s.demand {
 		if minute-d.minute < int64(len(s.demand)) {
-			n = max(n, d.count)
+			peak, sum = max(peak, d.count), sum+d.count
 		}
 	}
-	return n
+	return peak, sum
+}
+
+// wantedAt returns how many boxes would have met the demand of the busiest of the last minutes, but none after a single
+// request, and no further ones before notBefore.
+func (s *shelf) wantedAt(now time.Time) int {
+	peak, sum := s.demandAt(now)
+	switch {
+	case sum < 2:
+		return 0
+	case now.Before(s.notBefore):
+		return min(int(peak), len(s.ready))
+	}
+	return int(peak)
+}
+
+// failedLocked has no box of key built for a while, because one could not be built.
+func (p *pool) failedLocked(key blankKey, now time.Time) {
+	if s := p.shelves[key]; s != nil {
+		s.pause = min(max(2*s.pause, failedPause), demandTime)
+		s.notBefore = now.Add(s.pause)
+	}
 }
 
 // sharesLocked divides limit blank boxes among the keys: each in turn gets one more until it has as
@@ -334,7 +374,7 @@ func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
 		for given := true; given; {
 			given = false
 			for _, key := range keys {
-				if limit > 0 && int64(shares[key]) < p.shelves[key].wantedAt(now) {
+				if limit > 0 && shares[key] < p.shelves[key].wantedAt(now) {
 					shares[key]++
 					limit--
 					given = true
@@ -364,7 +404,7 @@ func (p *pool) plan(now time.Time, limit int) (surplus []*box, missing *engine.S
 			surplus = append(surplus, s.ready[:over]...)
 			s.ready = slices.Delete(s.ready, 0, over)
 		}
-		if s.wantedAt(now) == 0 || i >= maxKeys {
+		if _, sum := s.demandAt(now); sum == 0 || i >= maxKeys {
 			delete(p.shelves, key)
 		} else if len(s.ready) < keep && missing == nil {
 			like := s.like
@@ -408,11 +448,9 @@ func (p *pool) fillOnce() {
 		}
 		if p.mayBuild(time.Since(began)) {
 			if err := p.build(*missing); err != nil {
-				fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again in %v: %v\n", failedPause, oneline.Error(err))
-				pause = failedPause
-			} else {
-				began, pause = time.Now(), quietBefore
+				fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again later: %v\n", oneline.Error(err))
 			}
+			began, pause = time.Now(), quietBefore
 		}
 		select {
 		case <-p.stop:
@@ -484,6 +522,9 @@ func (p *pool) build(s engine.Spec) error {
 	}
 	if err != nil {
 		p.drop(s.ID)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.failedLocked(key, time.Now())
 		return err
 	}
 	w.spare()
@@ -496,6 +537,7 @@ func (p *pool) build(s engine.Spec) error {
 		p.shelves[key] = &shelf{like: s, first: time.Now()}
 	}
 	p.shelves[key].ready = append(p.shelves[key].ready, b)
+	p.shelves[key].pause = 0
 	return nil
 }
 

@@ -99,7 +99,7 @@ func specOf(kind int) engine.Spec {
 func ask(p *pool, kind, n int, at time.Time) {
 	key, _ := keyOf(specOf(kind))
 	for range n {
-		p.shelfLocked(key, specOf(kind), at)
+		p.noteLocked(key, specOf(kind), at)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestPoolDemand(t *testing.T) {
 	}
 	want("before any request", shares(8), [3]int{})
 	ask(p, 0, 1, now)
-	want("after one request", shares(8), [3]int{1, 0, 0})
+	want("after a single request", shares(8), [3]int{})
 	ask(p, 0, 19, now)
 	want("after twenty", shares(8), [3]int{8, 0, 0})
 	want("when memory is short", shares(3), [3]int{3, 0, 0})
@@ -163,7 +163,8 @@ func TestPoolPlan(t *testing.T) {
 		t.Errorf("the one after it gets %v", b)
 	}
 	p.take(engine.Spec{ID: "chosen"}.WithDefaults())
-	if s := p.state(); s.Misses[engine.PoolEmpty] != 1 || s.Misses[engine.PoolSpec] != 1 || s.Ready != 0 || s.Wanted != 5 || s.Limit != 8 {
+	p.note(engine.Spec{ID: "chosen"}.WithDefaults())
+	if s := p.state(); s.Misses[engine.PoolEmpty] != 1 || s.Misses[engine.PoolSpec] != 1 || s.Ready != 0 || s.Wanted != 3 || s.Limit != 8 {
 		t.Errorf("%+v", s)
 	}
 	for kind := 1; kind < 2*maxKeys; kind++ {
@@ -174,11 +175,50 @@ func TestPoolPlan(t *testing.T) {
 	}
 }
 
+// TestPoolFailure: boxes of other kinds are built while those of one kind cannot be, which are tried again later and
+// later.
+func TestPoolFailure(t *testing.T) {
+	p := newPool(nil, 1)
+	now := time.Now()
+	ask(p, 0, 5, now)
+	ask(p, 1, 5, now.Add(time.Second))
+	missing := func(after time.Duration) int {
+		t.Helper()
+		_, missing := p.plan(now.Add(after), 1)
+		if missing == nil {
+			return -1
+		}
+		return missing.User.UID
+	}
+	key, _ := keyOf(specOf(0))
+	if uid := missing(0); uid != 0 {
+		t.Errorf("at first a box of kind %d is built", uid)
+	}
+	p.failedLocked(key, now)
+	if uid := missing(failedPause - 1); uid != 1 {
+		t.Errorf("after a failure a box of kind %d is built", uid)
+	}
+	if uid := missing(failedPause); uid != 0 {
+		t.Errorf("after the pause a box of kind %d is built", uid)
+	}
+	p.failedLocked(key, now)
+	if uid := missing(2*failedPause - 1); uid != 1 {
+		t.Errorf("after a second failure a box of kind %d is built", uid)
+	}
+	other, _ := keyOf(specOf(1))
+	p.failedLocked(other, now)
+	if uid := missing(failedPause - 1); uid != -1 {
+		t.Errorf("when none can be built, one of kind %d is", uid)
+	}
+	p.failedLocked(blankKey{}, now) // it was forgotten meanwhile
+}
+
 // TestNoPool: without a limit nothing is remembered.
 func TestNoPool(t *testing.T) {
 	p := newPool(nil, 0)
 	p.noteRequest()
 	p.start()
+	p.note(specOf(0))
 	if b := p.take(specOf(0)); b != nil || len(p.shelves) != 0 || len(p.misses) != 0 {
 		t.Errorf("%v, %v", b, p)
 	}
