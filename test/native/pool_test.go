@@ -458,9 +458,10 @@ func TestPoolBroken(t *testing.T) {
 		if s := poolOf(t, e); s.Misses[engine.PoolBroken] != 1 || s.Hits != 0 {
 			t.Errorf("%+v", s)
 		}
-		if left, err := filepath.Glob(filepath.Join(dir, "run-*", "boxes", id)); len(left) > 0 || err != nil {
-			t.Errorf("left of the broken box: %q, %v", left, err)
-		}
+		waitUntil(t, "the broken box is removed", func() bool {
+			left, err := filepath.Glob(filepath.Join(dir, "run-*", "boxes", id))
+			return len(left) == 0 && err == nil
+		})
 	}
 	// What is wrong with a request is its own fault, and costs it no second box.
 	awaitPool(t, e, 1)

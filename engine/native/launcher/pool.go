@@ -231,11 +231,18 @@ func (l *Launcher) obtain(w *work, b *box) (*box, error) {
 			l.pool.note(b.spec)
 			return blank, nil
 		}
-		err = errors.Join(err, l.abandon(blank, err))
-		l.pool.drop(blank.name)
-		field, _ := errors.AsType[*engine.FieldError](err)
+		if blank.id == b.id { // its directory has the name that the other box needs
+			err = errors.Join(err, l.abandon(blank, err))
+			l.pool.drop(blank.name)
+		} else {
+			w.spare()
+			l.pool.discardLater(blank)
+		}
+		if _, ok := errors.AsType[*engine.FieldError](err); ok { // the request is at fault
+			return nil, err
+		}
 		l.pool.miss(engine.PoolBroken)
-		if field != nil || w.isOver() { // the request is at fault, or nobody waits
+		if w.isOver() { // nobody waits
 			return nil, err
 		}
 		fmt.Fprintf(os.Stderr, "boxd-init: a box of the pool cannot be completed, another one is built: %v\n", oneline.Error(err))
@@ -266,7 +273,7 @@ func (p *pool) drop(id string) {
 	delete(p.blank, id)
 }
 
-// take returns the oldest blank box that can be completed to become s, or nil. The caller completes the box or removes
+// take returns the oldest living blank box that can be completed to become s, or nil. The caller completes the box or removes
 // it, and calls drop.
 func (p *pool) take(s engine.Spec) *box {
 	if p.limit == 0 {
@@ -279,14 +286,35 @@ func (p *pool) take(s engine.Spec) *box {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	shelf := p.shelves[key]
-	if shelf == nil || len(shelf.ready) == 0 {
-		p.misses[engine.PoolEmpty]++
-		return nil
+	why := engine.PoolEmpty
+	for shelf := p.shelves[key]; shelf != nil && len(shelf.ready) > 0; {
+		b := shelf.ready[0]
+		shelf.ready = slices.Delete(shelf.ready, 0, 1)
+		if ended, err := linux.HasExited(b.pidfd, 0); !ended && err == nil {
+			return b
+		}
+		why = engine.PoolBroken
+		p.discardLater(b)
 	}
-	b := shelf.ready[0]
-	shelf.ready = slices.Delete(shelf.ready, 0, 1)
-	return b
+	p.misses[why]++
+	return nil
+}
+
+// discardLater removes a box in the background: nobody waits for it.
+func (p *pool) discardLater(b *box) {
+	w := p.l.works.add(&work{what: "removing a broken box of the pool", slow: true})
+	go func() {
+		defer w.end()
+		p.discard(b)
+	}()
+}
+
+// discard removes a box that nobody has used.
+func (p *pool) discard(b *box) {
+	if err := p.l.discard(b); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: removing a box of the pool: %v\n", oneline.Error(err))
+	}
+	p.drop(b.name)
 }
 
 // note notes the demand for a box of s, which has been built. A request for a box that cannot be built is no demand.
@@ -438,10 +466,7 @@ func (p *pool) fillOnce() {
 	for {
 		surplus, missing := p.plan(time.Now(), p.room())
 		for _, b := range surplus {
-			if err := p.l.discard(b); err != nil {
-				fmt.Fprintf(os.Stderr, "boxd-init: removing a box of the pool: %v\n", oneline.Error(err))
-			}
-			p.drop(b.name)
+			p.discard(b)
 		}
 		if missing == nil {
 			return
@@ -546,9 +571,6 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	before := b.spec
 	b.work, b.spec, b.blank = w, s, false
 	w.onRefusal(func() { _ = b.kill() })
-	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
-		return errors.Join(errors.New("PID 1 has ended"), err)
-	}
 	for _, step := range []struct {
 		name string
 		do   func() error

@@ -1,10 +1,13 @@
 package launcher
 
 import (
+	"crypto/rand"
+	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -172,6 +175,48 @@ func TestPoolPlan(t *testing.T) {
 	}
 	if p.plan(now.Add(3*time.Minute), 8); len(p.shelves) != maxKeys || p.shelves[key] != nil {
 		t.Errorf("%d kinds are remembered", len(p.shelves))
+	}
+}
+
+// TestPoolDead: a box that has ended is passed over, and removed while nobody waits for it.
+func TestPoolDead(t *testing.T) {
+	l := &Launcher{works: newWorks()}
+	l.pool = newPool(l, 8)
+	ask(l.pool, 0, 3, time.Now())
+	dead := func() *box {
+		process := exec.Command("true")
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		b := &box{id: rand.Text()}
+		b.init()
+		var err error
+		if b.pidfd, err = linux.PidfdOpen(process.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		l.pool.blank[b.name] = struct{}{}
+		return b
+	}
+	key, _ := keyOf(specOf(0))
+	alive, one, two := &box{id: "alive"}, dead(), dead()
+	l.pool.shelves[key].ready = []*box{one, alive, two}
+	if b := l.pool.take(specOf(0)); b != alive {
+		t.Errorf("the request gets %+v", b)
+	}
+	if b := l.pool.take(specOf(0)); b != nil {
+		t.Errorf("the next one gets %+v", b)
+	}
+	if s := l.pool.state(); s.Misses[engine.PoolBroken] != 1 || s.Misses[engine.PoolEmpty] != 0 || s.Ready != 0 {
+		t.Errorf("%+v", s)
+	}
+	for end := time.Now().Add(10 * time.Second); !l.works.idle() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if !one.removed || !two.removed || l.pool.owns(one.name) || l.pool.owns(two.name) {
+		t.Error("they are not removed")
 	}
 }
 
