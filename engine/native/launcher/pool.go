@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -625,9 +626,11 @@ func (l *Launcher) changeRoot(b *box, before engine.Spec) error {
 // cgroups and its lease are called, so it is one box at every moment.
 func (l *Launcher) rename(b *box, id string) error {
 	dir := filepath.Join(l.instance.boxes(), id)
+	l.noteBorn(b.name, id) // before another box can get its directory
 	if err := linux.Retry(func() error {
 		return unix.Renameat2(unix.AT_FDCWD, b.dir, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE)
 	}); err != nil {
+		l.noteBorn(b.name, "")
 		return &os.LinkError{Op: "rename", Old: b.dir, New: dir, Err: err}
 	}
 	b.id, b.dir = id, dir
@@ -665,6 +668,21 @@ func bornName(dir, id string) string {
 		return id
 	}
 	return name
+}
+
+// bornNames returns the IDs of the boxes whose bornName is another, by that name. dir is that of their instance.
+func bornNames(dir string) (map[string]string, error) {
+	boxes, err := os.ReadDir(filepath.Join(dir, "boxes"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	ids := map[string]string{}
+	for _, b := range boxes {
+		if name := bornName(dir, b.Name()); name != b.Name() {
+			ids[name] = b.Name()
+		}
+	}
+	return ids, nil
 }
 
 // isBlank reports whether the box id of the instance with directory dir was in the pool of a launcher that is gone.

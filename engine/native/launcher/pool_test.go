@@ -2,7 +2,11 @@ package launcher
 
 import (
 	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -217,6 +221,68 @@ func TestPoolDead(t *testing.T) {
 	}
 	if !one.removed || !two.removed || l.pool.owns(one.name) || l.pool.owns(two.name) {
 		t.Error("they are not removed")
+	}
+}
+
+// TestBornName: the name under which a box of the pool was built is its own until it is removed: no new box gets it, and
+// what is left of one with this ID is removed without the cgroups.
+func TestBornName(t *testing.T) {
+	dir := t.TempDir()
+	i := &instance{state: dir, dir: filepath.Join(dir, "run-x")}
+	at := func(id string, more ...string) string {
+		return filepath.Join(append([]string{i.boxes(), id}, more...)...)
+	}
+	for _, d := range []string{filepath.Join(dir, "ids"), i.boxes(), i.private(), filepath.Join(i.private(), "born"), at("blank")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("born", at("blank", bornLink)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(at("blank"), at("born")); err != nil {
+		t.Fatal(err)
+	}
+	l := &Launcher{instance: i, works: newWorks(), born: map[string]string{}}
+	l.pool = newPool(l, 1)
+	b := &box{id: "born", name: "born", dir: at("born")}
+	if err := l.rename(b, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.rename(&box{id: "none", name: "none", dir: at("none")}, "other"); err == nil || l.takenBy("none", "") {
+		t.Errorf("a box that is not there: %v", err)
+	}
+	other := &box{id: "born"}
+	other.init()
+	if err := l.reserve(other); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("another box has the name: %v", err)
+	}
+	if err := l.discard(other); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(at("born")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its directory: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(i.private(), "born")); err != nil || !l.takenBy("born", "born") {
+		t.Errorf("the first box has lost its name: %v", err)
+	}
+	// A launcher that was killed in reserve leaves the directory.
+	if err := os.Mkdir(at("born"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(i.boxes())
+	if err != nil || len(entries) != 2 || entries[0].Name() != "born" {
+		t.Fatal(entries, err)
+	}
+	if failed := sweepBoxes(t.Context(), i.dir, entries[:1], nil); len(failed) > 0 { // it would need a host for cgroups
+		t.Error(failed)
+	}
+	if _, err := os.Stat(at("born")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("swept: %v", err)
+	}
+	l.noteUnremoved("born", "born")
+	if err := l.removeAgain("born"); err != nil || !l.takenBy("born", "born") {
+		t.Errorf("the first box has lost its name: %v", err)
 	}
 }
 
