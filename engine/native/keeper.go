@@ -42,8 +42,8 @@ type LauncherOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes, besides the launcher.
 	Runtimes Runtimes
-	// Pool is how many boxes the launcher may build ahead of time, 0 to 64, see [engine.Pooled]; 0 is
-	// none.
+	// Pool is how many boxes the launcher may build ahead of time, 0 to engine.MaxPool, see [engine.Pooled];
+	// 0 is none.
 	Pool int
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
@@ -59,7 +59,12 @@ type LauncherOptions struct {
 //
 // The service outlives the caller, and a keeper process restarts it when it dies. End it
 // with [Service].Stop.
+//
+// engine.FieldError: o.Pool.
 func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err error) {
+	if err := checkPool(o.Pool); err != nil {
+		return "", err
+	}
 	if os.Geteuid() != 0 {
 		return "", fmt.Errorf("%w: uid %d: only root can start it", engine.ErrNoLauncher, os.Geteuid())
 	}

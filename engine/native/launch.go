@@ -117,6 +117,14 @@ func checkPaths(o Options) error {
 	return nil
 }
 
+// checkPool checks a number of boxes of [Options] or [LauncherOptions].
+func checkPool(boxes int) error {
+	if boxes < 0 || boxes > engine.MaxPool {
+		return &engine.FieldError{Field: "pool", Value: strconv.Itoa(boxes), Rule: fmt.Sprintf("must be a number of boxes, 0 to %d", engine.MaxPool)}
+	}
+	return nil
+}
+
 // checkHello refuses a launcher of another build. A program that embeds this package is
 // not built by our Makefile and so has no version stamp; then only the protocol counts.
 func checkHello(h rpc.Hello, path string) error {

@@ -112,13 +112,10 @@ func idForm(id string) (prefix string, random int, ok bool) {
 	return id[:i], random, random >= 16 && random <= 26 && strings.Trim(id[i:], base32) == ""
 }
 
-// MaxPool is the largest number of boxes that a launcher builds ahead of time.
-const MaxPool = 64
-
 func parsePool(text string) (int, error) {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > MaxPool {
-		return 0, fmt.Errorf("pool %q: must be a number of boxes, 0 to %d", text, MaxPool)
+	if err != nil || n < 0 || n > engine.MaxPool {
+		return 0, fmt.Errorf("pool %q: must be a number of boxes, 0 to %d", text, engine.MaxPool)
 	}
 	return n, nil
 }
