@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
@@ -230,7 +229,7 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		args = append(args, "--mount-root", root)
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd, err := startInit(exe, more.List(), 0, append(args, programs.Args(3)...)...)
+	cmd, err := startInit(exe, more.List(), 0, append(args, more.Args(3)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}

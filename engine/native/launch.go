@@ -47,7 +47,7 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 		args = append(args, rpc.OneBoxOption, "true")
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	args = append(args, programs.Args(LauncherFD+1)...)
+	args = append(args, more.Args(LauncherFD+1)...)
 	cmd, err := startInit(exe, append([]*os.File{socket}, more.List()...), unix.CLONE_NEWNS, args...) // keeps its mounts private
 	if err != nil {
 		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)

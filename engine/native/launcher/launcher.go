@@ -95,7 +95,7 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] [--one-box true] --programs FD,FD.
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] [--one-box true] --programs FILES.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
