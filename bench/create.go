@@ -83,13 +83,15 @@ func (b *bench) poolCreate(ctx context.Context) {
 		}
 		return exit, box.Remove(ctx)
 	}
-	first, err := e.Create(ctx, b.spec()) // so that such boxes are in demand
-	if err == nil {
-		err = first.Remove(ctx)
-	}
-	if err != nil {
-		b.fail("create.pool", err)
-		return
+	for range 2 { // so that such boxes are in demand
+		box, err := e.Create(ctx, b.spec())
+		if err == nil {
+			err = box.Remove(ctx)
+		}
+		if err != nil {
+			b.fail("create.pool", err)
+			return
+		}
 	}
 	s, err := b.alternate(max(b.n/4, 5), timed(bare), cycle)
 	if err != nil {
@@ -119,8 +121,10 @@ func (b *bench) poolSession(ctx context.Context) {
 			}
 			return err
 		}
-		if err := fresh("first"); err != nil {
-			return err
+		for _, session := range []string{"first", "second"} { // so that such boxes are in demand
+			if err := fresh(session); err != nil {
+				return err
+			}
 		}
 		n, hits := 0, int64(0)
 		s, err := b.alternate(max(b.n/4, 5), timed(bare), func() (time.Duration, error) {

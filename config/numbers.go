@@ -45,7 +45,7 @@ func (c *Config) validateNumbers() error {
 		size("audit.max_size", c.Audit.MaxSize, 64<<10, 1<<40),
 		count("audit.keep", c.Audit.Keep, 1, 10000),
 		length("sessions.idle_ttl", c.Sessions.IdleTTL, spec.MinIdleTTL, 366*day),
-		count("pool", c.Pool, 0, 64),
+		count("pool", c.Pool, 0, engine.MaxPool),
 		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
 		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
 		count("sessions.min_free", c.Sessions.MinFree, 0, 50),

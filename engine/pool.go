@@ -10,6 +10,9 @@ type Pooled interface {
 	Pool(ctx context.Context) (PoolState, error)
 }
 
+// MaxPool is the largest number of boxes that an engine builds ahead of time.
+const MaxPool = 64
+
 // PoolState describes the boxes that an engine has built ahead of time.
 type PoolState struct {
 	// Limit is the most that there may be, 0 without a pool. Wanted is how many the demand of the last

@@ -38,8 +38,8 @@ type Options struct {
 	DataDir string
 	// Runtimes are programs that build boxes, besides InitPath.
 	Runtimes Runtimes
-	// Pool is how many boxes the launcher may build ahead of time, 0 to 64, see [engine.Pooled]; 0 is
-	// none.
+	// Pool is how many boxes the launcher may build ahead of time, 0 to engine.MaxPool, see [engine.Pooled];
+	// 0 is none.
 	Pool int
 	// OneBox is for a process that creates one box, removes it and ends. Further boxes take
 	// longer, because the launcher prepares nothing for them.
@@ -61,8 +61,11 @@ var _ engine.Engine = (*Engine)(nil)
 // launcher first removes what earlier launchers left behind when they died. ctx bounds
 // the start only; the caller closes the Engine.
 //
-// engine.ErrNoLauncher: the launcher cannot be started, or is of another build.
+// engine.ErrNoLauncher: the launcher cannot be started, or is of another build. engine.FieldError: o.Pool.
 func Start(ctx context.Context, o Options) (*Engine, error) {
+	if err := checkPool(o.Pool); err != nil {
+		return nil, err
+	}
 	if o.StateDir == "" {
 		o.StateDir = DefaultStateDir
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
@@ -42,8 +41,8 @@ type LauncherOptions struct {
 	Workspaces string
 	// Runtimes are programs that build boxes, besides the launcher.
 	Runtimes Runtimes
-	// Pool is how many boxes the launcher may build ahead of time, 0 to 64, see [engine.Pooled]; 0 is
-	// none.
+	// Pool is how many boxes the launcher may build ahead of time, 0 to engine.MaxPool, see [engine.Pooled];
+	// 0 is none.
 	Pool int
 	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
@@ -59,7 +58,12 @@ type LauncherOptions struct {
 //
 // The service outlives the caller, and a keeper process restarts it when it dies. End it
 // with [Service].Stop.
+//
+// engine.FieldError: o.Pool.
 func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err error) {
+	if err := checkPool(o.Pool); err != nil {
+		return "", err
+	}
 	if os.Geteuid() != 0 {
 		return "", fmt.Errorf("%w: uid %d: only root can start it", engine.ErrNoLauncher, os.Geteuid())
 	}
@@ -225,7 +229,7 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		args = append(args, "--mount-root", root)
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	cmd, err := startInit(exe, more.List(), 0, append(args, programs.Args(3)...)...)
+	cmd, err := startInit(exe, more.List(), 0, append(args, more.Args(3)...)...)
 	if err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}

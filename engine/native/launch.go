@@ -47,7 +47,7 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 		args = append(args, rpc.OneBoxOption, "true")
 	}
 	args = append(args, besideInit(o.Runtimes, o.InitPath).Args()...)
-	args = append(args, programs.Args(LauncherFD+1)...)
+	args = append(args, more.Args(LauncherFD+1)...)
 	cmd, err := startInit(exe, append([]*os.File{socket}, more.List()...), unix.CLONE_NEWNS, args...) // keeps its mounts private
 	if err != nil {
 		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)
@@ -124,6 +124,14 @@ func checkPaths(o Options) error {
 	}
 	if pathin.In(filepath.Clean(o.StateDir), filepath.Dir(init)) {
 		return fmt.Errorf("state directory %q: must not lie below the directory of boxd-init, %q", o.StateDir, filepath.Dir(init))
+	}
+	return nil
+}
+
+// checkPool checks a number of boxes of [Options] or [LauncherOptions].
+func checkPool(boxes int) error {
+	if boxes < 0 || boxes > engine.MaxPool {
+		return &engine.FieldError{Field: "pool", Value: strconv.Itoa(boxes), Rule: fmt.Sprintf("must be a number of boxes, 0 to %d", engine.MaxPool)}
 	}
 	return nil
 }

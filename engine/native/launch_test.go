@@ -1,12 +1,27 @@
 package native
 
 import (
+	"errors"
 	"os"
 	"testing"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
+
+// TestStartPool: a size of the pool that no launcher has is refused, whoever asks.
+func TestStartPool(t *testing.T) {
+	for _, boxes := range []int{-1, engine.MaxPool + 1} {
+		_, err := Start(t.Context(), Options{Pool: boxes})
+		_, lerr := StartLauncher(t.Context(), LauncherOptions{Pool: boxes})
+		for _, err := range []error{err, lerr} {
+			if field, ok := errors.AsType[*engine.FieldError](err); !ok || field.Field != "pool" {
+				t.Errorf("a pool of %d boxes: %v", boxes, err)
+			}
+		}
+	}
+}
 
 // TestStartInitAnyNumbers: wherever the descriptor of the program lies among those that the child gets, the
 // child executes the program and nothing that os/exec has moved there (golang/go#61751).

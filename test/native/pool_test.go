@@ -59,6 +59,14 @@ func awaitPool(t testing.TB, e engine.Pooled, n int) {
 	waitUntil(t, fmt.Sprintf("%d boxes are in the pool", n), func() bool { return poolOf(t, e).Ready == n })
 }
 
+// demand creates two boxes: one request alone has the pool build none.
+func demand(t testing.TB, e engine.Engine, s engine.Spec) {
+	t.Helper()
+	for range 2 {
+		create(t, e, s)
+	}
+}
+
 // hit creates a box and fails unless it is one of the pool.
 func hit(t testing.TB, e engine.Engine, s engine.Spec) engine.Box {
 	t.Helper()
@@ -294,7 +302,7 @@ func TestPoolBox(t *testing.T) {
 				}
 			}
 			warm := startPool(t, stateDir(t), 1)
-			create(t, warm, c.first)
+			demand(t, warm, c.first)
 			awaitPool(t, warm, 1)
 			p, q := hit(t, warm, c.then), create(t, cold, c.then)
 			user := c.then.User
@@ -351,7 +359,7 @@ func hitLive(t testing.TB, s *native.Service, spec engine.Spec) engine.LiveBox {
 			return b
 		}
 		remove(t, b)
-		waitUntil(t, "the pool has a box", func() bool { return poolOf(t, s).Ready > 0 })
+		waitUntil(t, "the pool has a box, or wants none after a single request", func() bool { p := poolOf(t, s); return p.Ready > 0 || p.Wanted == 0 })
 	}
 	t.Fatalf("no box is of the pool: %+v", poolOf(t, s))
 	return nil
@@ -427,7 +435,7 @@ func TestPoolSurvives(t *testing.T) {
 func TestPoolBroken(t *testing.T) {
 	dir := stateDir(t)
 	e := startPool(t, dir, 1)
-	create(t, e, engine.Spec{})
+	demand(t, e, engine.Spec{})
 	awaitPool(t, e, 1)
 	blank := blankInits(t, dir)
 	if len(blank) != 1 {
@@ -450,9 +458,10 @@ func TestPoolBroken(t *testing.T) {
 		if s := poolOf(t, e); s.Misses[engine.PoolBroken] != 1 || s.Hits != 0 {
 			t.Errorf("%+v", s)
 		}
-		if left, err := filepath.Glob(filepath.Join(dir, "run-*", "boxes", id)); len(left) > 0 || err != nil {
-			t.Errorf("left of the broken box: %q, %v", left, err)
-		}
+		waitUntil(t, "the broken box is removed", func() bool {
+			left, err := filepath.Glob(filepath.Join(dir, "run-*", "boxes", id))
+			return len(left) == 0 && err == nil
+		})
 	}
 	// What is wrong with a request is its own fault, and costs it no second box.
 	awaitPool(t, e, 1)
@@ -561,14 +570,15 @@ func TestPoolChaos(t *testing.T) {
 	t.Logf("%d boxes were taken from the pool", hits)
 }
 
-// TestPoolIdle: an idle launcher with a pool, which nobody has asked for a box, has none.
+// TestPoolIdle: a launcher with a pool builds no box before two of a kind have been asked for.
 func TestPoolIdle(t *testing.T) {
 	e := startPool(t, stateDir(t), 8)
 	if s := poolOf(t, e); s.Ready != 0 || s.Wanted != 0 || s.Limit != 8 {
 		t.Errorf("%+v", s)
 	}
 	create(t, e, engine.Spec{ID: "chosen"})
-	if s := poolOf(t, e); s.Wanted != 0 || s.Misses[engine.PoolSpec] != 1 {
-		t.Errorf("after a box with an ID of ours: %+v", s)
+	create(t, e, engine.Spec{})
+	if s := poolOf(t, e); s.Wanted != 0 || s.Misses[engine.PoolSpec] != 1 || s.Misses[engine.PoolEmpty] != 1 {
+		t.Errorf("after a box with an ID of ours and a single other one: %+v", s)
 	}
 }

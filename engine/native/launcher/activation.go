@@ -40,7 +40,7 @@ type ServiceOptions struct {
 	Runtimes rpc.Runtimes
 	// programs besides this one. Only a process that runs from a sealed copy has been given them.
 	programs programs.Files
-	// Pool is how many boxes the launcher builds ahead of time at most, up to MaxPool; 0 is none.
+	// Pool is how many boxes the launcher builds ahead of time at most, up to engine.MaxPool; 0 is none.
 	Pool int
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool

@@ -50,6 +50,7 @@ func (l *Launcher) adoptAll() error {
 			switch {
 			case err == nil:
 				l.boxes[b.id] = b
+				l.noteBorn(b.name, b.id)
 			case isShortage(err):
 				failed = fmt.Errorf("taking over box %q: %w", e.Name(), err)
 			case before != nil && !before.Due() && before.Reasons[e.Name()] != "":
@@ -100,7 +101,9 @@ func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 	}
 	maps.Copy(keep, stuck)
 	for id := range keep {
-		l.noteUnremoved(id)
+		name := bornName(l.instance.dir, id)
+		l.noteUnremoved(id, name)
+		l.noteBorn(name, id)
 	}
 	for id := range l.boxes {
 		keep[id] = errAdopted

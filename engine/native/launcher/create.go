@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -133,16 +134,21 @@ func (l *Launcher) reserve(b *box) error {
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)
 	}
+	// A box of the pool has had this directory until it was noted in l.born, so it is seen here.
+	if l.takenBy(b.id, b.id) {
+		return errors.Join(fmt.Errorf("reserving box %q: another box has cgroups of this name: %w", b.id, fs.ErrExist), os.Remove(dir))
+	}
 	b.dir = dir
 	if b.blank {
 		if err := os.Symlink(b.id, filepath.Join(dir, bornLink)); err != nil {
 			return fmt.Errorf("reserving box %q: %w", b.id, err)
 		}
 	}
-	b.private = filepath.Join(l.instance.private(), b.id)
-	if err := os.Mkdir(b.private, 0o711); err != nil {
+	private := filepath.Join(l.instance.private(), b.id)
+	if err := os.Mkdir(private, 0o711); err != nil {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)
 	}
+	b.private = private
 	lease, err := leaseIDs(filepath.Join(l.instance.state, "ids"), l.instance.owner(b.id))
 	if err != nil {
 		return err

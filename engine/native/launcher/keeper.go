@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
@@ -219,7 +218,7 @@ func (k *keeper) start() (int, error) {
 		return 0, err
 	}
 	defer null.Close()
-	args := append(append(k.options.args("launcher", "--service"), "--prepared"), programs.Args(listenFD+1)...)
+	args := append(append(k.options.args("launcher", "--service"), "--prepared"), k.options.programs.Args(listenFD+1)...)
 	pid, _, err := syscall.StartProcess("/proc/self/exe", args, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(os.Environ(), "LISTEN_FDS=1", "LISTEN_PID="+keeperPID),

@@ -67,9 +67,12 @@ type Launcher struct {
 
 	mu    sync.Mutex
 	boxes map[string]*box
-	// unremoved are boxes that could not be removed completely: the instance must outlive
-	// this launcher.
-	unremoved map[string]struct{}
+	// born are the IDs of boxes with another name of their cgroups and lease, by that name, until they are
+	// removed.
+	born map[string]string
+	// unremoved are the names, see born, of boxes that could not be removed completely: the instance must
+	// outlive this launcher.
+	unremoved map[string]string
 
 	requests sync.WaitGroup
 
@@ -92,7 +95,7 @@ func quietLibcontainer() {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 //
-// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] [--one-box true] --programs FD,FD.
+// args are the arguments of the role: --state-dir DIR [--data-dir DIR] [option of rpc.Runtimes]... [--pool BOXES] [--one-box true] --programs FILES.
 func Main(args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
@@ -192,6 +195,7 @@ func open(o options, s *service) (l *Launcher, err error) {
 	l = &Launcher{
 		service: s,
 		boxes:   map[string]*box{},
+		born:    map[string]string{},
 		deny:    append([]string{o.stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
@@ -332,43 +336,71 @@ func (l *Launcher) boxesWhere(match func(b *box) bool) (boxes []*box) {
 func (l *Launcher) discard(b *box) error {
 	err := b.destroy()
 	if err != nil {
-		l.noteUnremoved(b.id)
+		l.noteUnremoved(b.id, b.name)
 		return err
 	}
-	if b.dir != "" { // otherwise another box has the name, and holds volumes under it
-		l.storage.dropAll(b.id)
-		l.layers.dropAll(b.id)
+	if b.dir == "" { // another box has the name, and holds volumes under it
+		return nil
 	}
+	l.storage.dropAll(b.id)
+	l.layers.dropAll(b.id)
 	if l.service != nil {
 		l.service.events.rename(b.name, "")
 	}
+	l.noteBorn(b.name, "")
 	return nil
 }
 
+// noteBorn notes the ID of a box with another name of its cgroups, or forgets the box if id is "".
+func (l *Launcher) noteBorn(name, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch id {
+	case "":
+		delete(l.born, name)
+	case name:
+	default:
+		l.born[name] = id
+	}
+}
+
+// takenBy reports whether a box other than id has a name of cgroups that is not its ID.
+func (l *Launcher) takenBy(name, id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	other := l.born[name]
+	return other != "" && other != id
+}
+
 // noteUnremoved keeps the record of a box, and makes another Remove of it try again.
-func (l *Launcher) noteUnremoved(id string) {
+func (l *Launcher) noteUnremoved(id, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unremoved == nil {
-		l.unremoved = map[string]struct{}{}
+		l.unremoved = map[string]string{}
 	}
-	l.unremoved[id] = struct{}{}
+	l.unremoved[id] = name
 }
 
 // removeAgain removes the rest of a box whose removal failed before. It does nothing for
 // other boxes.
 func (l *Launcher) removeAgain(id string) error {
 	l.mu.Lock()
-	_, ok := l.unremoved[id]
+	name, ok := l.unremoved[id]
 	l.mu.Unlock()
 	if !ok {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	name := bornName(l.instance.dir, id) // sweepBox forgets it
-	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), name)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
-	if err == nil {
+	if l.takenBy(name, id) {
+		name = ""
+	}
+	err := sweepBox(ctx, l.instance.dir, id, name, l.cgroups)
+	if name != "" {
+		err = errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), name)), err)
+	}
+	if err == nil && name != "" {
 		owner := l.instance.owner(name)
 		err = releaseLeases(filepath.Join(l.instance.state, "ids"), func(of string) bool { return of == owner })
 	}
@@ -377,6 +409,9 @@ func (l *Launcher) removeAgain(id string) error {
 	}
 	l.storage.dropAll(id)
 	l.layers.dropAll(id)
+	if name != "" {
+		l.noteBorn(name, "")
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.unremoved, id)

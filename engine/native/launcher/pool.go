@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -41,13 +42,18 @@ const (
 	// fillPatience is how long the pool waits for an idle processor. After that it builds one box
 	// although the processors are busy, which then takes 1 to 2 % of one.
 	fillPatience = time.Second
-	// failedPause is the pause after a box could not be built ahead of time.
+	// failedPause is how long no box of a key is built ahead of time after one could not be. It is twice as long after
+	// each further failure, up to demandTime.
 	failedPause = 30 * time.Second
 	// blankMemory is about what a blank box takes, in bytes: 1.4 MiB for PID 1, the rest for its
 	// cgroups, namespaces and file systems.
 	blankMemory = 2 << 20
 	// memoryShare is the part of the host's available memory that blank boxes may take.
 	memoryShare = 1.0 / 128
+	// blankFiles is about how many descriptors of the launcher a blank box holds.
+	blankFiles = 35
+	// filesShare is the part of the launcher's descriptors that blank boxes may take.
+	filesShare = 1.0 / 4
 	// busyBoxes is how many boxes a launcher may have before its pool gives way: they share the ranges
 	// of IDs.
 	busyBoxes = idRanges * 3 / 4
@@ -106,14 +112,10 @@ func idForm(id string) (prefix string, random int, ok bool) {
 	return id[:i], random, random >= 16 && random <= 26 && strings.Trim(id[i:], base32) == ""
 }
 
-// MaxPool is the largest number of boxes that a launcher builds ahead of time. Each holds some 35
-// descriptors of the launcher.
-const MaxPool = 64
-
 func parsePool(text string) (int, error) {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > MaxPool {
-		return 0, fmt.Errorf("pool %q: must be a number of boxes, 0 to %d", text, MaxPool)
+	if err != nil || n < 0 || n > engine.MaxPool {
+		return 0, fmt.Errorf("pool %q: must be a number of boxes, 0 to %d", text, engine.MaxPool)
 	}
 	return n, nil
 }
@@ -143,6 +145,9 @@ type shelf struct {
 	last   time.Time
 	demand [demandTime / time.Minute]minuteDemand
 	ready  []*box // oldest first
+
+	pause     time.Duration // after the last box that could not be built; 0 after one that could
+	notBefore time.Time     // when the pause ends
 }
 
 // minuteDemand is how many boxes were asked for in one minute of the clock.
@@ -221,18 +226,30 @@ func (l *Launcher) obtain(w *work, b *box) (*box, error) {
 		err := l.complete(w, blank, b.spec)
 		if err == nil {
 			l.pool.count(&l.pool.hits)
+			l.pool.note(b.spec)
 			return blank, nil
 		}
-		err = errors.Join(err, l.abandon(blank, err))
-		l.pool.drop(blank.name)
-		field, _ := errors.AsType[*engine.FieldError](err)
+		if blank.id == b.id { // its directory has the name that the other box needs
+			err = errors.Join(err, l.abandon(blank, err))
+			l.pool.drop(blank.name)
+		} else {
+			w.spare()
+			l.pool.discardLater(blank)
+		}
+		if _, ok := errors.AsType[*engine.FieldError](err); ok { // the request is at fault
+			return nil, err
+		}
 		l.pool.miss(engine.PoolBroken)
-		if field != nil || w.isOver() { // the request is at fault, or nobody waits
+		if w.isOver() { // nobody waits
 			return nil, err
 		}
 		fmt.Fprintf(os.Stderr, "boxd-init: a box of the pool cannot be completed, another one is built: %v\n", oneline.Error(err))
 	}
-	return b, l.create(w, b)
+	if err := l.create(w, b); err != nil {
+		return nil, err
+	}
+	l.pool.note(b.spec)
+	return b, nil
 }
 
 func (p *pool) count(n *int64) {
@@ -254,8 +271,8 @@ func (p *pool) drop(id string) {
 	delete(p.blank, id)
 }
 
-// take returns the oldest blank box that can be completed to become s, or nil. It notes the demand. The caller
-// completes the box or removes it, and calls drop.
+// take returns the oldest living blank box that can be completed to become s, or nil. The caller completes the box or removes
+// it, and calls drop.
 func (p *pool) take(s engine.Spec) *box {
 	if p.limit == 0 {
 		return nil
@@ -265,17 +282,49 @@ func (p *pool) take(s engine.Spec) *box {
 		p.miss(engine.PoolSpec)
 		return nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	why := engine.PoolEmpty
+	for shelf := p.shelves[key]; shelf != nil && len(shelf.ready) > 0; {
+		b := shelf.ready[0]
+		shelf.ready = slices.Delete(shelf.ready, 0, 1)
+		if ended, err := linux.HasExited(b.pidfd, 0); !ended && err == nil {
+			return b
+		}
+		why = engine.PoolBroken
+		p.discardLater(b)
+	}
+	p.misses[why]++
+	return nil
+}
+
+// discardLater removes a box in the background: nobody waits for it.
+func (p *pool) discardLater(b *box) {
+	w := p.l.works.add(&work{what: "removing a broken box of the pool", slow: true})
+	go func() {
+		defer w.end()
+		p.discard(b)
+	}()
+}
+
+// discard removes a box that nobody has used.
+func (p *pool) discard(b *box) {
+	if err := p.l.discard(b); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: removing a box of the pool: %v\n", oneline.Error(err))
+	}
+	p.drop(b.name)
+}
+
+// note notes the demand for a box of s, which has been built. A request for a box that cannot be built is no demand.
+func (p *pool) note(s engine.Spec) {
+	key, ok := keyOf(s)
+	if p.limit == 0 || !ok {
+		return
+	}
 	defer p.wake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	shelf := p.shelfLocked(key, s, time.Now())
-	if len(shelf.ready) == 0 {
-		p.misses[engine.PoolEmpty]++
-		return nil
-	}
-	b := shelf.ready[0]
-	shelf.ready = slices.Delete(shelf.ready, 0, 1)
-	return b
+	p.noteLocked(key, s, time.Now())
 }
 
 func (p *pool) wake() {
@@ -285,8 +334,8 @@ func (p *pool) wake() {
 	}
 }
 
-// shelfLocked notes that a box of key was asked for, and returns the shelf of that key.
-func (p *pool) shelfLocked(key blankKey, s engine.Spec, now time.Time) *shelf {
+// noteLocked notes that a box of key was asked for.
+func (p *pool) noteLocked(key blankKey, s engine.Spec, now time.Time) {
 	found := p.shelves[key]
 	if found == nil {
 		found = &shelf{first: now}
@@ -299,18 +348,38 @@ func (p *pool) shelfLocked(key blankKey, s engine.Spec, now time.Time) *shelf {
 		*d = minuteDemand{minute: minute}
 	}
 	d.count++
-	return found
 }
 
-// wantedAt returns how many boxes would have met the demand of the busiest of the last minutes.
-func (s *shelf) wantedAt(now time.Time) (n int64) {
+// demandAt returns how many boxes were asked for in the busiest of the last minutes, and in all of them.
+func (s *shelf) demandAt(now time.Time) (peak, sum int64) {
 	minute := now.Unix() / 60
 	for _, d := range s.demand {
 		if minute-d.minute < int64(len(s.demand)) {
-			n = max(n, d.count)
+			peak, sum = max(peak, d.count), sum+d.count
 		}
 	}
-	return n
+	return peak, sum
+}
+
+// wantedAt returns how many boxes would have met the demand of the busiest of the last minutes, but none after a single
+// request, and no further ones before notBefore.
+func (s *shelf) wantedAt(now time.Time) int {
+	peak, sum := s.demandAt(now)
+	switch {
+	case sum < 2:
+		return 0
+	case now.Before(s.notBefore):
+		return min(int(peak), len(s.ready))
+	}
+	return int(peak)
+}
+
+// failedLocked has no box of key built for a while, because one could not be built.
+func (p *pool) failedLocked(key blankKey, now time.Time) {
+	if s := p.shelves[key]; s != nil {
+		s.pause = min(max(2*s.pause, failedPause), demandTime)
+		s.notBefore = now.Add(s.pause)
+	}
 }
 
 // sharesLocked divides limit blank boxes among the keys: each in turn gets one more until it has as
@@ -331,7 +400,7 @@ func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
 		for given := true; given; {
 			given = false
 			for _, key := range keys {
-				if limit > 0 && int64(shares[key]) < p.shelves[key].wantedAt(now) {
+				if limit > 0 && shares[key] < p.shelves[key].wantedAt(now) {
 					shares[key]++
 					limit--
 					given = true
@@ -361,7 +430,7 @@ func (p *pool) plan(now time.Time, limit int) (surplus []*box, missing *engine.S
 			surplus = append(surplus, s.ready[:over]...)
 			s.ready = slices.Delete(s.ready, 0, over)
 		}
-		if s.wantedAt(now) == 0 || i >= maxKeys {
+		if _, sum := s.demandAt(now); sum == 0 || i >= maxKeys {
 			delete(p.shelves, key)
 		} else if len(s.ready) < keep && missing == nil {
 			like := s.like
@@ -388,35 +457,30 @@ func (p *pool) fill() {
 	}
 }
 
-// fillOnce removes the boxes that are too many, and builds those that are missing.
+// fillOnce removes the boxes that are too many, and builds those that are missing. It does the former also while it
+// waits to build.
 func (p *pool) fillOnce() {
-	for quiet := false; ; {
+	began, pause := time.Now(), quietBefore
+	for {
 		surplus, missing := p.plan(time.Now(), p.room())
 		for _, b := range surplus {
-			if err := p.l.discard(b); err != nil {
-				fmt.Fprintf(os.Stderr, "boxd-init: removing a box of the pool: %v\n", oneline.Error(err))
-			}
-			p.drop(b.name)
+			p.discard(b)
 		}
 		if missing == nil {
 			return
 		}
-		if !quiet {
-			if !p.awaitQuiet() {
-				return
+		if p.mayBuild(time.Since(began)) {
+			if err := p.build(*missing); err != nil {
+				fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again later: %v\n", oneline.Error(err))
 			}
-			quiet = true // the demand may have changed meanwhile
-			continue
+			began, pause = time.Now(), quietBefore
 		}
-		quiet = false
-		if err := p.build(*missing); err != nil {
-			fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again in %v: %v\n", failedPause, oneline.Error(err))
-			select {
-			case <-p.stop:
-				return
-			case <-time.After(failedPause):
-			}
+		select {
+		case <-p.stop:
+			return
+		case <-time.After(pause):
 		}
+		pause = min(2*pause, time.Second)
 	}
 }
 
@@ -432,28 +496,30 @@ func (p *pool) room() int {
 	if err != nil {
 		return 0
 	}
-	return min(p.limit, int(float64(available)*memoryShare/blankMemory))
-}
-
-// awaitQuiet waits until nobody waits for this launcher, and a processor is idle. After fillPatience it is
-// enough that no box is being created. It returns false if the pool is closed.
-func (p *pool) awaitQuiet() bool {
-	began := time.Now()
-	for pause := quietBefore; ; pause = min(2*pause, time.Second) {
-		quiet := time.Since(time.Unix(0, p.asked.Load())) >= quietBefore && linux.HasIdleProcessor()
-		if (quiet || time.Since(began) > fillPatience) && !p.l.works.buildsBox() {
-			return true
-		}
-		select {
-		case <-p.stop:
-			return false
-		case <-time.After(pause):
-		}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return 0
 	}
+	return roomFor(p.limit, available, files.Cur)
 }
 
-// buildsBox reports whether a box is being created.
-func (a *works) buildsBox() bool { return a.find(func(w *work) bool { return w.box != "" }) != nil }
+// roomFor returns how many of limit blank boxes fit into the shares of available bytes of memory and of files
+// descriptors.
+func roomFor(limit int, available int64, files uint64) int {
+	return int(min(float64(limit), float64(available)*memoryShare/blankMemory, float64(files)*filesShare/blankFiles))
+}
+
+// mayBuild reports whether a box may be built now: nobody waits for this launcher, and a processor is idle. After
+// fillPatience it is enough that no box is being created.
+func (p *pool) mayBuild(waited time.Duration) bool {
+	quiet := time.Since(time.Unix(0, p.asked.Load())) >= quietBefore && linux.HasIdleProcessor()
+	return (quiet || waited > fillPatience) && !p.l.works.buildsBox()
+}
+
+// buildsBox reports whether a box is being created. A create that hangs takes no processor, and may do so for ever.
+func (a *works) buildsBox() bool {
+	return a.find(func(w *work) bool { return w.box != "" && !w.over && w.stalled == 0 }) != nil
+}
 
 // build builds a blank box, or removes what it made of it.
 func (p *pool) build(s engine.Spec) error {
@@ -479,6 +545,9 @@ func (p *pool) build(s engine.Spec) error {
 	}
 	if err != nil {
 		p.drop(s.ID)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.failedLocked(key, time.Now())
 		return err
 	}
 	w.spare()
@@ -491,6 +560,7 @@ func (p *pool) build(s engine.Spec) error {
 		p.shelves[key] = &shelf{like: s, first: time.Now()}
 	}
 	p.shelves[key].ready = append(p.shelves[key].ready, b)
+	p.shelves[key].pause = 0
 	return nil
 }
 
@@ -499,30 +569,26 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	before := b.spec
 	b.work, b.spec, b.blank = w, s, false
 	w.onRefusal(func() { _ = b.kill() })
-	defer b.work.begin("completing a box of the pool", "", only(b.pid))()
-	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
-		return errors.Join(errors.New("PID 1 has ended"), err)
-	}
-	if err := l.rename(b, s.ID); err != nil {
-		return err
-	}
-	l.pool.drop(b.name)
-	if err := b.group.Set(limitsOf(s, s.Limits)); err != nil {
-		return limitError(err)
-	}
-	if s.TmpSize != before.TmpSize {
-		if err := b.root.Resize(s.TmpSize); err != nil {
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"giving a box of the pool its name", func() error { return l.rename(b, s.ID) }},
+		{"giving a box of the pool its limits", func() error { return limitError(b.group.Set(limitsOf(s, s.Limits))) }},
+		{"changing the root of a box of the pool", func() error { return l.changeRoot(b, before) }},
+		{"giving a box of the pool its hostname", func() error {
+			if s.Hostname == before.Hostname {
+				return nil
+			}
+			return b.setHostname(s.Hostname)
+		}},
+	} {
+		done := w.begin(step.name, "", nil)
+		err := step.do()
+		done()
+		if err != nil {
 			return err
 		}
-	}
-	if s.Hostname != before.Hostname {
-		if err := errors.Join(b.root.Rename(s.Hostname), b.setHostname(s.Hostname)); err != nil {
-			return err
-		}
-	}
-	// These also tell the time.
-	if err := l.image.Show(b.root.Visible(), figures(groupLimits(s.Limits, s.AllowDegraded))); err != nil {
-		return err
 	}
 	if err := l.attachMounts(b); err != nil {
 		return err
@@ -537,16 +603,35 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	return nil
 }
 
+// changeRoot changes what differs from the root of the spec before. What it shows of the limits also tells the time, so
+// it is always written.
+func (l *Launcher) changeRoot(b *box, before engine.Spec) error {
+	if b.spec.TmpSize != before.TmpSize {
+		if err := b.root.Resize(b.spec.TmpSize); err != nil {
+			return err
+		}
+	}
+	if b.spec.Hostname != before.Hostname {
+		if err := b.root.Rename(b.spec.Hostname); err != nil {
+			return err
+		}
+	}
+	return l.image.Show(b.root.Visible(), figures(groupLimits(b.spec.Limits, b.spec.AllowDegraded)))
+}
+
 // rename gives a blank box its ID. The name of its directory decides which box it is, and bornName says what its
 // cgroups and its lease are called, so it is one box at every moment.
 func (l *Launcher) rename(b *box, id string) error {
 	dir := filepath.Join(l.instance.boxes(), id)
+	l.noteBorn(b.name, id) // before another box can get its directory
 	if err := linux.Retry(func() error {
 		return unix.Renameat2(unix.AT_FDCWD, b.dir, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE)
 	}); err != nil {
+		l.noteBorn(b.name, "")
 		return &os.LinkError{Op: "rename", Old: b.dir, New: dir, Err: err}
 	}
 	b.id, b.dir = id, dir
+	l.pool.drop(b.name)
 	return nil
 }
 
@@ -580,6 +665,21 @@ func bornName(dir, id string) string {
 		return id
 	}
 	return name
+}
+
+// bornNames returns the IDs of the boxes whose bornName is another, by that name. dir is that of their instance.
+func bornNames(dir string) (map[string]string, error) {
+	boxes, err := os.ReadDir(filepath.Join(dir, "boxes"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	ids := map[string]string{}
+	for _, b := range boxes {
+		if name := bornName(dir, b.Name()); name != b.Name() {
+			ids[name] = b.Name()
+		}
+	}
+	return ids, nil
 }
 
 // isBlank reports whether the box id of the instance with directory dir was in the pool of a launcher that is gone.

@@ -1,10 +1,18 @@
 package launcher
 
 import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
 )
 
 // TestPoolKey: whatever cannot change in a blank box tells keys apart, and nothing else does.
@@ -98,7 +106,7 @@ func specOf(kind int) engine.Spec {
 func ask(p *pool, kind, n int, at time.Time) {
 	key, _ := keyOf(specOf(kind))
 	for range n {
-		p.shelfLocked(key, specOf(kind), at)
+		p.noteLocked(key, specOf(kind), at)
 	}
 }
 
@@ -122,7 +130,7 @@ func TestPoolDemand(t *testing.T) {
 	}
 	want("before any request", shares(8), [3]int{})
 	ask(p, 0, 1, now)
-	want("after one request", shares(8), [3]int{1, 0, 0})
+	want("after a single request", shares(8), [3]int{})
 	ask(p, 0, 19, now)
 	want("after twenty", shares(8), [3]int{8, 0, 0})
 	want("when memory is short", shares(3), [3]int{3, 0, 0})
@@ -162,7 +170,8 @@ func TestPoolPlan(t *testing.T) {
 		t.Errorf("the one after it gets %v", b)
 	}
 	p.take(engine.Spec{ID: "chosen"}.WithDefaults())
-	if s := p.state(); s.Misses[engine.PoolEmpty] != 1 || s.Misses[engine.PoolSpec] != 1 || s.Ready != 0 || s.Wanted != 5 || s.Limit != 8 {
+	p.note(engine.Spec{ID: "chosen"}.WithDefaults())
+	if s := p.state(); s.Misses[engine.PoolEmpty] != 1 || s.Misses[engine.PoolSpec] != 1 || s.Ready != 0 || s.Wanted != 3 || s.Limit != 8 {
 		t.Errorf("%+v", s)
 	}
 	for kind := 1; kind < 2*maxKeys; kind++ {
@@ -173,11 +182,154 @@ func TestPoolPlan(t *testing.T) {
 	}
 }
 
+// TestPoolDead: a box that has ended is passed over, and removed while nobody waits for it.
+func TestPoolDead(t *testing.T) {
+	l := &Launcher{works: newWorks()}
+	l.pool = newPool(l, 8)
+	ask(l.pool, 0, 3, time.Now())
+	dead := func() *box {
+		process := exec.Command("true")
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		b := &box{id: rand.Text()}
+		b.init()
+		var err error
+		if b.pidfd, err = linux.PidfdOpen(process.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		l.pool.blank[b.name] = struct{}{}
+		return b
+	}
+	key, _ := keyOf(specOf(0))
+	alive, one, two := &box{id: "alive"}, dead(), dead()
+	l.pool.shelves[key].ready = []*box{one, alive, two}
+	if b := l.pool.take(specOf(0)); b != alive {
+		t.Errorf("the request gets %+v", b)
+	}
+	if b := l.pool.take(specOf(0)); b != nil {
+		t.Errorf("the next one gets %+v", b)
+	}
+	if s := l.pool.state(); s.Misses[engine.PoolBroken] != 1 || s.Misses[engine.PoolEmpty] != 0 || s.Ready != 0 {
+		t.Errorf("%+v", s)
+	}
+	for end := time.Now().Add(10 * time.Second); !l.works.idle() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	if !one.removed || !two.removed || l.pool.owns(one.name) || l.pool.owns(two.name) {
+		t.Error("they are not removed")
+	}
+}
+
+// TestBornName: the name under which a box of the pool was built is its own until it is removed: no new box gets it, and
+// what is left of one with this ID is removed without the cgroups.
+func TestBornName(t *testing.T) {
+	dir := t.TempDir()
+	i := &instance{state: dir, dir: filepath.Join(dir, "run-x")}
+	at := func(id string, more ...string) string {
+		return filepath.Join(append([]string{i.boxes(), id}, more...)...)
+	}
+	for _, d := range []string{filepath.Join(dir, "ids"), i.boxes(), i.private(), filepath.Join(i.private(), "born"), at("blank")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("born", at("blank", bornLink)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(at("blank"), at("born")); err != nil {
+		t.Fatal(err)
+	}
+	l := &Launcher{instance: i, works: newWorks(), born: map[string]string{}}
+	l.pool = newPool(l, 1)
+	b := &box{id: "born", name: "born", dir: at("born")}
+	if err := l.rename(b, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.rename(&box{id: "none", name: "none", dir: at("none")}, "other"); err == nil || l.takenBy("none", "") {
+		t.Errorf("a box that is not there: %v", err)
+	}
+	other := &box{id: "born"}
+	other.init()
+	if err := l.reserve(other); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("another box has the name: %v", err)
+	}
+	if err := l.discard(other); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(at("born")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its directory: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(i.private(), "born")); err != nil || !l.takenBy("born", "born") {
+		t.Errorf("the first box has lost its name: %v", err)
+	}
+	// A launcher that was killed in reserve leaves the directory.
+	if err := os.Mkdir(at("born"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(i.boxes())
+	if err != nil || len(entries) != 2 || entries[0].Name() != "born" {
+		t.Fatal(entries, err)
+	}
+	if failed := sweepBoxes(t.Context(), i.dir, entries[:1], nil); len(failed) > 0 { // it would need a host for cgroups
+		t.Error(failed)
+	}
+	if _, err := os.Stat(at("born")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("swept: %v", err)
+	}
+	l.noteUnremoved("born", "born")
+	if err := l.removeAgain("born"); err != nil || !l.takenBy("born", "born") {
+		t.Errorf("the first box has lost its name: %v", err)
+	}
+}
+
+// TestPoolFailure: boxes of other kinds are built while those of one kind cannot be, which are tried again later and
+// later.
+func TestPoolFailure(t *testing.T) {
+	p := newPool(nil, 1)
+	now := time.Now()
+	ask(p, 0, 5, now)
+	ask(p, 1, 5, now.Add(time.Second))
+	missing := func(after time.Duration) int {
+		t.Helper()
+		_, missing := p.plan(now.Add(after), 1)
+		if missing == nil {
+			return -1
+		}
+		return missing.User.UID
+	}
+	key, _ := keyOf(specOf(0))
+	if uid := missing(0); uid != 0 {
+		t.Errorf("at first a box of kind %d is built", uid)
+	}
+	p.failedLocked(key, now)
+	if uid := missing(failedPause - 1); uid != 1 {
+		t.Errorf("after a failure a box of kind %d is built", uid)
+	}
+	if uid := missing(failedPause); uid != 0 {
+		t.Errorf("after the pause a box of kind %d is built", uid)
+	}
+	p.failedLocked(key, now)
+	if uid := missing(2*failedPause - 1); uid != 1 {
+		t.Errorf("after a second failure a box of kind %d is built", uid)
+	}
+	other, _ := keyOf(specOf(1))
+	p.failedLocked(other, now)
+	if uid := missing(failedPause - 1); uid != -1 {
+		t.Errorf("when none can be built, one of kind %d is", uid)
+	}
+	p.failedLocked(blankKey{}, now) // it was forgotten meanwhile
+}
+
 // TestNoPool: without a limit nothing is remembered.
 func TestNoPool(t *testing.T) {
 	p := newPool(nil, 0)
 	p.noteRequest()
 	p.start()
+	p.note(specOf(0))
 	if b := p.take(specOf(0)); b != nil || len(p.shelves) != 0 || len(p.misses) != 0 {
 		t.Errorf("%v, %v", b, p)
 	}
@@ -187,6 +339,28 @@ func TestNoPool(t *testing.T) {
 	for _, text := range []string{"-1", "65", "x", ""} {
 		if _, err := parsePool(text); err == nil {
 			t.Errorf("%q is a size of a pool", text)
+		}
+	}
+}
+
+// TestPoolRoom: blank boxes take only their shares of the host's memory and of the launcher's descriptors.
+func TestPoolRoom(t *testing.T) {
+	const plenty = 1 << 40
+	for _, c := range []struct {
+		limit     int
+		available int64
+		files     uint64
+		want      int
+	}{
+		{64, plenty, plenty, 64},
+		{64, 1 << 30, plenty, 4},
+		{64, 0, plenty, 0},
+		{64, plenty, 1024, 7},
+		{64, plenty, 100, 0},
+		{64, plenty, unix.RLIM_INFINITY, 64},
+	} {
+		if got := roomFor(c.limit, c.available, c.files); got != c.want {
+			t.Errorf("with %d bytes and %d descriptors: room for %d of %d, want %d", c.available, c.files, got, c.limit, c.want)
 		}
 	}
 }

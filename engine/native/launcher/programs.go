@@ -21,8 +21,8 @@ type boxPrograms struct{ agent, unpacker sealedProgram }
 
 // open takes the files of the programs, and begins to copy the one that every box needs.
 func (p *boxPrograms) open(f programs.Files) {
-	p.agent = sealedProgram{name: programs.Agent, source: f.Agent}
-	p.unpacker = sealedProgram{name: programs.Unpacker, source: f.Unpacker}
+	p.agent = sealedProgram{name: programs.Agent, source: f.Agent, stamp: f.AgentStamp}
+	p.unpacker = sealedProgram{name: programs.Unpacker, source: f.Unpacker, stamp: f.UnpackerStamp}
 	go func() { _, _ = p.agent.get() }() // the first box gets the error
 }
 
@@ -37,6 +37,7 @@ func (p *boxPrograms) of(s engine.Spec) (*os.File, error) {
 type sealedProgram struct {
 	name   string
 	source *os.File
+	stamp  programs.Stamp // of source when whoever started this launcher opened it
 
 	copying sync.Mutex // held to make the copy
 	sealed  *os.File   // O_PATH; nil before it is needed
@@ -53,6 +54,9 @@ func (p *sealedProgram) get() (*os.File, error) {
 		return nil, fmt.Errorf("program for PID 1 of boxes: %w", err)
 	}
 	defer f.Close()
+	if err := p.stamp.Check(p.source, p.name); err != nil { // what was copied may be of another build, or half a file
+		return nil, fmt.Errorf("program for PID 1 of boxes: %w", err)
+	}
 	p.sealed, err = os.OpenFile(linux.FdPath(f), unix.O_PATH, 0)
 	return p.sealed, err
 }

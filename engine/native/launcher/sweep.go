@@ -118,9 +118,17 @@ func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgro
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	failed := map[string]error{}
+	taken, terr := bornNames(dir)
 	for _, b := range boxes {
 		wg.Go(func() {
-			err := sweepBox(ctx, dir, b.Name(), host)
+			name := bornName(dir, b.Name())
+			if other := taken[name]; other != "" && other != b.Name() {
+				name = ""
+			}
+			err := terr
+			if err == nil {
+				err = sweepBox(ctx, dir, b.Name(), name, host)
+			}
 			if err == nil {
 				quiet.Reset(quietTime)
 				return
@@ -134,9 +142,13 @@ func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgro
 	return failed
 }
 
-func sweepBox(ctx context.Context, dir, id string, host *cgroups.Host) error {
-	if err := sweepCgroups(ctx, host, cgroupName(dir, bornName(dir, id))); err != nil {
-		return err
+// sweepBox removes the cgroups and the directory of a box. name is that of its bornName, or "" if the cgroups of that
+// name are those of another box.
+func sweepBox(ctx context.Context, dir, id, name string, host *cgroups.Host) error {
+	if name != "" {
+		if err := sweepCgroups(ctx, host, cgroupName(dir, name)); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(filepath.Join(dir, "boxes", id))
 }

@@ -41,15 +41,15 @@ func TestHangingWork(t *testing.T) {
 			time.Sleep(stallTime - time.Millisecond)
 			done()
 		}
-		if text := a.report(nativeKind); text != "" || len(slots) != 1 {
-			t.Errorf("a slow create: %q, %d slots taken", text, len(slots))
+		if text := a.report(nativeKind); text != "" || len(slots) != 1 || !a.buildsBox() {
+			t.Errorf("a slow create: %q, %d slots taken, builds a box: %v", text, len(slots), a.buildsBox())
 		}
 		w.begin("attaching a mount", `at "/secret"`, nil)
 		time.Sleep(stallTime)
 		synctest.Wait()
 		text := a.report(nativeKind)
-		if !strings.Contains(text, "attaching a mount has taken 5.0 s") || strings.Contains(text, "secret") || strings.Contains(text, "b1") || len(slots) != 0 {
-			t.Errorf("a create that hangs: %q, %d slots taken", text, len(slots))
+		if !strings.Contains(text, "attaching a mount has taken 5.0 s") || strings.Contains(text, "secret") || strings.Contains(text, "b1") || len(slots) != 0 || a.buildsBox() {
+			t.Errorf("a create that hangs: %q, %d slots taken, builds a box: %v", text, len(slots), a.buildsBox())
 		}
 		if at := a.at(nil, 7); !strings.Contains(at, `attaching a mount at "/secret" has taken`) {
 			t.Errorf("its client is told %q", at)
@@ -63,7 +63,7 @@ func TestHangingWork(t *testing.T) {
 		if !errors.Is(w.why, engine.ErrNoLauncher) || !strings.Contains(w.why.Error(), `attaching a mount at "/secret" has taken 30.0 s`) || killed != 1 {
 			t.Errorf("given up with %v, killed %d times", w.why, killed)
 		}
-		if w.complete() || a.report(nativeKind) == "" || a.idle() {
+		if w.complete() || a.report(nativeKind) == "" || a.idle() || a.buildsBox() {
 			t.Error("one that was given up hangs no more, or got its box")
 		}
 		w.onRefusal(func() { killed++ })

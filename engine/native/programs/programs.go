@@ -28,8 +28,38 @@ const (
 // Option is the option of boxd-init by which it learns the descriptors of Files.
 const Option = "--programs"
 
-// Files are the programs besides boxd-init, open for reading.
-type Files struct{ Agent, Unpacker *os.File }
+// Files are the programs besides boxd-init, open for reading, and what they were when they were opened.
+type Files struct {
+	Agent, Unpacker           *os.File
+	AgentStamp, UnpackerStamp Stamp
+}
+
+// Stamp tells a file from itself after it was overwritten. Times are in ns since 1970.
+type Stamp struct{ size, modified, changed, links int64 }
+
+func stampOf(f *os.File) (Stamp, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Stamp{}, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	}
+	return Stamp{size: st.Size, modified: st.Mtim.Nano(), changed: st.Ctim.Nano(), links: int64(st.Nlink)}, nil
+}
+
+// Check returns an error if f has been overwritten since s was taken. A file whose place another one has taken is as it
+// was: that changes only its number of links and, with it, the time of its last change.
+func (s Stamp) Check(f *os.File, name string) error {
+	now, err := stampOf(f)
+	if err != nil {
+		return err
+	}
+	if now.links != s.links {
+		now.links, now.changed = s.links, s.changed
+	}
+	if now != s {
+		return fmt.Errorf("%s was overwritten; restart the launcher", name)
+	}
+	return nil
+}
 
 // Beside opens the programs in the directory of init, which is boxd-init. It refuses a program that
 // somebody can write who cannot write boxd-init. The caller closes the files.
@@ -59,9 +89,15 @@ func Beside(init *os.File) (f Files, err error) {
 	if !os.SameFile(want, got) {
 		return f, fmt.Errorf("%s has been replaced", path)
 	}
-	for name, to := range map[string]**os.File{Agent: &f.Agent, Unpacker: &f.Unpacker} {
-		if *to, err = openIn(dir, name); err == nil {
-			err = asSafe(*to, init)
+	for name, to := range map[string]struct {
+		file  **os.File
+		stamp *Stamp
+	}{Agent: {&f.Agent, &f.AgentStamp}, Unpacker: {&f.Unpacker, &f.UnpackerStamp}} {
+		if *to.file, err = openIn(dir, name); err == nil {
+			*to.stamp, err = stampOf(*to.file)
+		}
+		if err == nil {
+			err = asSafe(*to.file, init)
 		}
 		if err != nil {
 			f.Close()
@@ -97,7 +133,16 @@ func asSafe(program, init *os.File) error {
 }
 
 // Args returns the option with which a child learns that it has f from descriptor first on.
-func Args(first int) []string { return []string{Option, fmt.Sprintf("%d,%d", first, first+1)} }
+func (f Files) Args(first int) []string { return f.option(first, first+1) }
+
+// option is the inverse of Inherited.
+func (f Files) option(agent, unpacker int) []string {
+	return []string{Option, fmt.Sprintf("%d:%s,%d:%s", agent, f.AgentStamp, unpacker, f.UnpackerStamp)}
+}
+
+func (s Stamp) String() string {
+	return fmt.Sprintf("%d:%d:%d:%d", s.size, s.modified, s.changed, s.links)
+}
 
 // List returns f in the order in which a child gets it.
 func (f Files) List() []*os.File { return []*os.File{f.Agent, f.Unpacker} }
@@ -109,24 +154,32 @@ func (f Files) Keep() ([]string, error) {
 			return nil, os.NewSyscallError("fcntl(F_SETFD)", err)
 		}
 	}
-	return []string{Option, fmt.Sprintf("%d,%d", f.Agent.Fd(), f.Unpacker.Fd())}, nil
+	return f.option(int(f.Agent.Fd()), int(f.Unpacker.Fd())), nil
 }
 
 // Inherited returns the files that value, of Option, names. No child inherits them further.
 func Inherited(value string) (f Files, err error) {
-	numbers := strings.Split(value, ",")
-	for i, to := range []**os.File{&f.Agent, &f.Unpacker} {
-		fd := -1
-		if len(numbers) == 2 {
-			fd, err = strconv.Atoi(numbers[i])
+	parts := strings.Split(value, ",")
+	for i, to := range []struct {
+		file  **os.File
+		stamp *Stamp
+	}{{&f.Agent, &f.AgentStamp}, {&f.Unpacker, &f.UnpackerStamp}} {
+		var n [5]int64
+		fields := strings.Split(parts[min(i, len(parts)-1)], ":")
+		ok := len(parts) == 2 && len(fields) == len(n)
+		for j := 0; ok && j < len(n); j++ {
+			n[j], err = strconv.ParseInt(fields[j], 10, 64)
+			ok = err == nil
 		}
-		if err != nil || fd < 3 {
-			return Files{}, fmt.Errorf("option %s %q: must be two numbers of descriptors", Option, value)
+		fd := int(n[0])
+		if !ok || fd < 3 {
+			return Files{}, fmt.Errorf("option %s %q: must be two descriptors, each with the size, times and links of its file", Option, value)
 		}
+		*to.stamp = Stamp{size: n[1], modified: n[2], changed: n[3], links: n[4]}
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 			return Files{}, fmt.Errorf("option %s %q: descriptor %d: %w", Option, value, fd, err)
 		}
-		*to = os.NewFile(uintptr(fd), "program")
+		*to.file = os.NewFile(uintptr(fd), "program")
 	}
 	return f, nil
 }

@@ -1,11 +1,15 @@
 package programs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // install makes a directory with programs, of which only the first bytes are looked at.
@@ -109,12 +113,67 @@ func TestBesideReplaced(t *testing.T) {
 	}
 }
 
+// TestStamp: a program that was overwritten in its place is noticed, in this process and in one that inherits it. One whose
+// place another has taken, as by an upgrade, is still the same.
+func TestStamp(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(agent string) error
+		bad    bool
+	}{
+		"untouched": {func(string) error { return nil }, false},
+		"read":      {func(agent string) error { _, err := os.ReadFile(agent); return err }, false},
+		"replaced": {func(agent string) error {
+			return errors.Join(os.WriteFile(agent+".new", []byte("\x7fELF new"), 0o755), os.Rename(agent+".new", agent))
+		}, false},
+		"linked":       {func(agent string) error { return os.Link(agent, agent+".old") }, false},
+		"removed":      {os.Remove, false},
+		"overwritten":  {func(agent string) error { return os.WriteFile(agent, []byte("\x7fELF of another build"), 0o755) }, true},
+		"of same size": {func(agent string) error { return os.WriteFile(agent, []byte("\x7fELF boxd-AGENT"), 0o755) }, true},
+		"of same time": {func(agent string) error {
+			info, err := os.Stat(agent)
+			return errors.Join(err, os.WriteFile(agent, []byte("\x7fELF boxd-AGENT"), 0o755), os.Chtimes(agent, time.Time{}, info.ModTime()))
+		}, true},
+	} {
+		dir := install(t)
+		agent := filepath.Join(dir, Agent)
+		f, err := beside(t, filepath.Join(dir, Init))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // a file has coarse times
+		if err := c.change(agent); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Dup(int(f.Agent.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := unix.Dup(int(f.Unpacker.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, err := Inherited(f.option(fd, other)[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []Files{f, theirs} {
+			if err := f.AgentStamp.Check(f.Agent, Agent); (err != nil) != c.bad || c.bad && err.Error() != "boxd-agent was overwritten; restart the launcher" {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err := f.UnpackerStamp.Check(f.Unpacker, Unpacker); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		theirs.Close()
+	}
+}
+
 func TestInherited(t *testing.T) {
 	f, err := beside(t, filepath.Join(install(t), Init))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{"", "3", "3,", ",3", "3,4,5", "0,1", "-1,3", "x,y", fmt.Sprintf("%d,1000000", f.Agent.Fd())} {
+	for _, bad := range []string{"", "3", "3,", ",3", "3,4,5", "0,1", "-1,3", "x,y", "7:1:1:1:1", "7:1:1:1:1,8:1:1:1", "7:1:1:1:1,8:1:1:1:x", "2:1:1:1:1,8:1:1:1:1", fmt.Sprintf("%d:1:1:1:1,1000000:1:1:1:1", f.Agent.Fd())} {
 		if _, err := Inherited(bad); err == nil || !strings.Contains(err.Error(), Option) {
 			t.Errorf("%q: %v", bad, err)
 		}
