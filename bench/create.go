@@ -93,7 +93,7 @@ func (b *bench) poolCreate(ctx context.Context) {
 			return
 		}
 	}
-	s, err := b.alternate(max(b.n/4, 5), timed(bare), cycle)
+	s, err := b.alternate(max(b.n/10, 5), timed(bare), cycle)
 	if err != nil {
 		b.fail("create.pool", err)
 		return
@@ -127,7 +127,7 @@ func (b *bench) poolSession(ctx context.Context) {
 			}
 		}
 		n, hits := 0, int64(0)
-		s, err := b.alternate(max(b.n/4, 5), timed(bare), func() (time.Duration, error) {
+		s, err := b.alternate(max(b.n/10, 5), timed(bare), func() (time.Duration, error) {
 			for end := time.Now().Add(time.Minute); ; time.Sleep(25 * time.Millisecond) {
 				state, err := d.client.Status(ctx)
 				if err != nil {
