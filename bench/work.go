@@ -85,17 +85,24 @@ func (b *bench) inside(ctx context.Context) (err error) {
 	}
 	for _, p := range programsInside {
 		row := "inside." + p.name
-		if _, err := exec.LookPath(p.args[0]); err != nil {
-			b.skip(row, p.what, "not installed")
+		// The same program on both sides: a host may have another one in /usr/local, with settings of its own.
+		args := append([]string{"/usr/bin/" + p.args[0]}, p.args[1:]...)
+		if _, err := os.Stat(args[0]); err != nil {
+			b.skip(row, p.what, "not installed in /usr/bin")
 			continue
 		}
-		if out, err := exec.Command(p.args[0], p.args[1:]...).CombinedOutput(); err != nil {
+		outside := func() *exec.Cmd {
+			cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+			cmd.Env, cmd.Dir = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"}, "/"
+			return cmd
+		}
+		if out, err := outside().CombinedOutput(); err != nil {
 			b.skip(row, p.what, fmt.Sprintf("does not run here: %v: %.100q", err, out))
 			continue
 		}
 		s, err := b.alternate(max(b.n/40, 5),
-			timed(func() error { return exec.Command(p.args[0], p.args[1:]...).Run() }),
-			timed(func() error { return exitedZero(engine.Run(ctx, box, engine.Command{Args: p.args})) }))
+			timed(func() error { return outside().Run() }),
+			timed(func() error { return exitedZero(engine.Run(ctx, box, engine.Command{Args: args})) }))
 		if err != nil {
 			return fmt.Errorf("%s: %w", row, err)
 		}
