@@ -67,9 +67,9 @@ func (r *reaper) run() error {
 	}
 }
 
-// reap takes the status of a child that has ended. Until then the child is a zombie, and its number is
-// not used again. So the number is looked up with the lock held, and a status is never taken for that of
-// another process.
+// reap takes the status of a child that has ended. Until then the child is a zombie, so the kernel gives its
+// number to no other process. reap looks the number up while it holds the lock, so it never gives a status
+// to the wrong process.
 func (r *reaper) reap(pid int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,8 +63,8 @@ type Identity struct {
 // all reports whether the caller may choose the tenant.
 func (i Identity) all() bool { return i.Role == Admin || i.Tenant == AllTenants }
 
-// shownKey is how many hexadecimal digits of a digest name what has no name: with 64 bits nobody finds
-// another key with the same ones.
+// shownKey is the number of hexadecimal digits of a digest that stand for a credential without a name. Nobody
+// can find two credentials that agree in 64 bits.
 const shownKey = 16
 
 // userIdentity returns the identity of a user of this host in the default tenant.

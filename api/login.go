@@ -130,7 +130,7 @@ func (t *Tokens) page(cookie string) (*pageLogin, Identity, bool) {
 type endedLogins struct {
 	mu    sync.Mutex
 	until map[[nonceBytes]byte]time.Time
-	more  chan struct{} // closed when another login is ended; nil: nobody waits
+	more  chan struct{} // closed when another login ends; nil while no stream waits for that
 }
 
 // waitFor returns when l is ended, or by itself at its latest, or when ctx ends.

@@ -34,8 +34,8 @@ type Options struct {
 	Init     string   // path of boxd-init
 	Self     string   // path of a program that calls Inside when its first argument is "inside"; static
 	Runtimes native.Runtimes
-	// Progress is called before each section with its name, number from 1, and how many there are.
-	// nil: nobody wants to know.
+	// Run calls Progress before each section, with its name, its number from 1, and how many there are.
+	// It may be nil.
 	Progress func(section string, n, of int)
 }
 

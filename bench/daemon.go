@@ -91,9 +91,9 @@ func (b *bench) daemonExec(ctx context.Context) {
 		g := goal{fmt.Sprintf("≤ %.1f × bare", daemonExecTarget), ratio(one[1], one[0]) <= daemonExecTarget}
 		b.times("exec.daemon", what, one[1], one[0], "", g)
 		many, err := b.alternate(max(b.n/20, 5),
-			together(func(int) error { return bare() }),
-			together(func(int) error { return s.exec(ctx, sessionName(0)) }),
-			together(func(i int) error { return s.exec(ctx, sessionName(i)) }))
+			together(clients, func(int) error { return bare() }),
+			together(clients, func(int) error { return s.exec(ctx, sessionName(0)) }),
+			together(clients, func(i int) error { return s.exec(ctx, sessionName(i)) }))
 		if err != nil {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/boxd/boxd/bench/report"
@@ -73,9 +72,9 @@ func (b *bench) throughput(ctx context.Context) {
 		return
 	}
 	s, err := b.alternate(max(b.n/20, 5),
-		together(func(int) error { return bare() }),
-		together(func(int) error { return execTrue(ctx, boxes[0]) }),
-		together(func(i int) error { return execTrue(ctx, boxes[i]) }))
+		together(clients, func(int) error { return bare() }),
+		together(clients, func(int) error { return execTrue(ctx, boxes[0]) }),
+		together(clients, func(i int) error { return execTrue(ctx, boxes[i]) }))
 	if err != nil {
 		b.fail("rate", err)
 		return
@@ -85,28 +84,17 @@ func (b *bench) throughput(ctx context.Context) {
 	b.rate("rate.lib4-boxes", fmt.Sprintf("%s, %d boxes", what, clients), s[2], s[0], rateGoal(s[2], rateTarget))
 }
 
-// together has all clients do f batch times each.
-func together(f func(client int) error) sample {
+// together has n clients do f batch times each, all at once.
+func together(n int, f func(client int) error) sample {
 	return timed(func() error {
-		var wg sync.WaitGroup
-		errs := make(chan error, clients)
-		for i := range clients {
-			wg.Go(func() {
-				for range batch {
-					if err := f(i); err != nil {
-						errs <- err
-						return
-					}
+		return atOnce(n, n, func(i int) error {
+			for range batch {
+				if err := f(i); err != nil {
+					return err
 				}
-			})
-		}
-		wg.Wait()
-		select {
-		case err := <-errs:
-			return err
-		default:
+			}
 			return nil
-		}
+		})
 	})
 }
 

@@ -102,8 +102,8 @@ func (b *bench) langbots(ctx context.Context) {
 			ratio(one[1], one[0]) <= langbotExecTarget && one[1].p50() <= langbotReference/6}
 		b.times("langbot.exec", what, one[1], one[0], "sh -lc true", g)
 		many, err := b.alternate(max(b.n/20, 5),
-			together(func(int) error { return bareShell() }),
-			together(func(i int) error { return d.run(ctx, i, sessionName(i), "true") }))
+			together(clients, func(int) error { return bareShell() }),
+			together(clients, func(i int) error { return d.run(ctx, i, sessionName(i), "true") }))
 		if err != nil {
 			return err
 		}

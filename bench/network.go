@@ -355,9 +355,9 @@ func (n *netBench) proxyRequests(ctx context.Context) error {
 		defer box.leave()
 		c := client(box, &url.URL{Scheme: "http", Host: proxyAddress})
 		defer c.CloseIdleConnections()
-		return together(func(int) error { return get(c, address) })()
+		return together(clients, func(int) error { return get(c, address) })()
 	}
-	s, err := n.alternate(max(n.n/10, 5), together(func(int) error { return get(direct, address) }), through)
+	s, err := n.alternate(max(n.n/10, 5), together(clients, func(int) error { return get(direct, address) }), through)
 	if err != nil {
 		return err
 	}

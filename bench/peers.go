@@ -98,10 +98,11 @@ func (b *bench) processes(context.Context) {
 	}
 }
 
-// shown are arguments without what differs from run to run.
+// shown are arguments without what differs from run to run, or from host to host.
 func (b *bench) shown(args []string) (list []string) {
+	short := strings.NewReplacer(b.scratch, "DIR", b.id(), "ID", b.boxd, "boxd")
 	for _, arg := range args {
-		list = append(list, strings.ReplaceAll(strings.ReplaceAll(arg, b.scratch, "DIR"), b.id(), "ID"))
+		list = append(list, short.Replace(arg))
 	}
 	return list
 }

@@ -1,23 +1,16 @@
 package bench
 
 import (
-	"slices"
 	"time"
+
+	"github.com/boxd/boxd/bench/report"
 )
 
 // series has the samples of one thing.
 type series []time.Duration
 
-// quantile returns the sample below which a fraction q of all samples lies.
-func (s series) quantile(q float64) time.Duration {
-	if len(s) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(s))
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
-}
-
-func (s series) p50() time.Duration { return s.quantile(0.5) }
+// p50 returns the median, as the row of s has it.
+func (s series) p50() time.Duration { return time.Duration(report.Median(s.values(nanoseconds))) }
 
 // sample takes one figure.
 type sample func() (time.Duration, error)

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/boxd/boxd/bench/report"
 	"github.com/boxd/boxd/engine"
@@ -28,26 +27,7 @@ func (b *bench) scaleClients(ctx context.Context) error {
 		return err
 	}
 	for _, n := range numbers {
-		many := func(f func(client int) error) sample {
-			return timed(func() error {
-				errs := make(chan error, n)
-				var wg sync.WaitGroup
-				for i := range n {
-					wg.Go(func() {
-						for range batch {
-							if err := f(i); err != nil {
-								errs <- err
-								return
-							}
-						}
-					})
-				}
-				wg.Wait()
-				close(errs)
-				return <-errs // nil without one
-			})
-		}
-		s, err := b.alternate(max(b.n/40, 5), many(func(int) error { return bare() }), many(func(i int) error { return execTrue(ctx, boxes[i]) }))
+		s, err := b.alternate(max(b.n/40, 5), together(n, func(int) error { return bare() }), together(n, func(i int) error { return execTrue(ctx, boxes[i]) }))
 		if err != nil {
 			return err
 		}

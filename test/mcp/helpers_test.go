@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -60,15 +59,11 @@ func start(t *testing.T, text string) *server {
 // addressOf returns the TCP address of a daemon.
 func addressOf(t *testing.T, d *daemon.Daemon) string {
 	t.Helper()
-	log, err := os.ReadFile(d.Log())
+	address, err := d.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addresses := regexp.MustCompile(`msg=listening network=tcp address=(\S+)`).FindAllSubmatch(log, -1)
-	if addresses == nil {
-		t.Fatalf("the daemon does not say where it listens: %s", log)
-	}
-	return string(addresses[len(addresses)-1][1])
+	return address
 }
 
 // bearer adds a token to requests.

@@ -49,15 +49,11 @@ func blocks(t *testing.T, document, language string) (list []string) {
 // addressOf returns the TCP address of a daemon.
 func addressOf(t *testing.T, d *daemon.Daemon) string {
 	t.Helper()
-	log, err := os.ReadFile(d.Log())
+	address, err := d.Address()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addresses := regexp.MustCompile(`msg=listening network=tcp address=(\S+)`).FindAllSubmatch(log, -1)
-	if addresses == nil {
-		t.Fatalf("the daemon does not say where it listens: %s", log)
-	}
-	return string(addresses[len(addresses)-1][1])
+	return address
 }
 
 // freePort returns a port that nothing listens on, and that the kernel gives to nobody by itself.
