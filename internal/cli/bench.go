@@ -82,7 +82,7 @@ threshold and the 95 % interval of the change excludes no change, or if it faile
 
 // bench runs boxd-bench.
 func (a *App) bench(p *plan.Plan) error {
-	path, err := a.installed(benchName, "install it with the other programs of boxd")
+	path, err := installed(benchName, "install it with the other programs of boxd (make build-bench)")
 	if err != nil {
 		return err
 	}

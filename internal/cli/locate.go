@@ -36,11 +36,15 @@ func (a *App) initPath(flag string) (string, error) {
 		}
 		return named.path, nil
 	}
-	return a.installed(initName, "name it with --init or BOXD_INIT")
+	path, err := installed(initName, "name it with --init or BOXD_INIT")
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+	}
+	return path, nil
 }
 
 // installed finds a program that users do not start: beside boxd, or where packages install it.
-func (a *App) installed(name, hint string) (string, error) {
+func installed(name, hint string) (string, error) {
 	dirs := initDirs
 	if self, err := os.Executable(); err == nil {
 		here := filepath.Dir(self)
@@ -51,7 +55,7 @@ func (a *App) installed(name, hint string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no %s in %s; %s", engine.ErrNoLauncher, name, strings.Join(dirs, ", "), hint)
+	return "", fmt.Errorf("no %s in %s; %s", name, strings.Join(dirs, ", "), hint)
 }
 
 func isProgram(path string) bool {
