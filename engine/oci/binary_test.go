@@ -49,7 +49,8 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := filepath.Join(dir, "link")
-	for name, target := range map[string]string{link: "runtime", filepath.Join(dir, "long"): "../" + filepath.Base(dir) + "/./link"} {
+	for _, c := range [][2]string{{link, "runtime"}, {filepath.Join(dir, "long"), "../" + filepath.Base(dir) + "/./link"}} {
+		name, target := c[0], c[1]
 		if err := os.Symlink(target, name); err != nil {
 			t.Fatal(err)
 		}
