@@ -146,6 +146,7 @@ chown 70:71 workspace; chmod 1770 workspace; chown 999 var/lib/pg; echo secret >
 // TestLayersOwners: files belong to the same users in each box, and files of the host's users
 // to no one.
 func TestLayersOwners(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h := testHost(t, dir)
 	system := systemLayer(t)
@@ -225,6 +226,7 @@ var hostile = []struct{ name, script string }{
 // TestLayersHostile: whatever an image has in place of what boxd needs, the root gets it, and
 // nothing outside of the root changes.
 func TestLayersHostile(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h := testHost(t, dir)
 	paths := []string{"dev", "proc", "sys", "sys/devices", processorsTarget, "tmp", "etc", "etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/ssh", "etc/ssh/ssh_config.d", "etc/ssh/ssh_config.d/boxd.conf", "etc/ssh/boxd-proxy", "home", "home/box", "workspace"}

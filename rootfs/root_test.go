@@ -306,6 +306,7 @@ func TestSkeleton(t *testing.T) {
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	root := "/"
 	if _, small := writableHost(t, dir); small {

@@ -152,6 +152,7 @@ func TestWritableBudget(t *testing.T) {
 }
 
 func TestPipInstall(t *testing.T) {
+	testutil.Long(t)
 	if _, err := os.Stat("/usr/bin/pip3"); err != nil {
 		testutil.RequireProgram(t, "no pip3 in /usr/bin")
 	}

@@ -69,9 +69,9 @@ func RequireFile(t testing.TB, path string) {
 	t.Skip(err)
 }
 
-// Long marks a test that takes more than a few seconds, or minutes in an emulated machine, and whose
-// result does not depend on the kernel. It is skipped with -short, which only "make test" uses, in the
-// virtual machine.
+// Long marks a test that takes more than a few seconds, or minutes in an emulated machine, and to which
+// the kernel's version makes little difference. It is skipped with -short, which only "make test" uses, in
+// the virtual machine; "make full" runs it there.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

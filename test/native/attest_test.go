@@ -60,6 +60,7 @@ func notV2() map[string]string {
 }
 
 func TestAttest(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	p := prober(t, s, attest.Options{Storage: s.Service})
 	began := time.Now()

@@ -270,6 +270,7 @@ var hostile = []struct{ name, script string }{
 
 // TestHostileUnpacker: the fence is the box, whatever runs in it instead of the unpacker.
 func TestHostileUnpacker(t *testing.T) {
+	testutil.Long(t)
 	testutil.RequireRoot(t)
 	e := startLayers(t)
 	publish(t, e, "base", idA, "echo base >fs/base")

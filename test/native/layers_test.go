@@ -218,6 +218,7 @@ func wantNoLayers(t testing.TB, data string) {
 
 // TestLayerHostile: what a box leaves in a layer is refused or harmless, and stays in the layer.
 func TestLayerHostile(t *testing.T) {
+	testutil.Long(t)
 	e := startLayers(t)
 	bait := testutil.ReachableDir(t, "")
 	for i, c := range []struct{ name, script string }{

@@ -97,6 +97,7 @@ func TestOCIBoxLives(t *testing.T) {
 // TestOCIRuntimeKilled: whichever process of a starting box is killed, and when: the create
 // succeeds or fails, and nothing is left of it.
 func TestOCIRuntimeKilled(t *testing.T) {
+	testutil.Long(t)
 	realRunc(t)
 	e := startOCI(t, "")
 	remove(t, create(t, e, ociSpec)) // the runtime has been looked at
@@ -171,6 +172,7 @@ func killRuntime(t *testing.T, first bool) (killed int) {
 // before or after its work. The client repeats the create with the next launcher, and nothing is
 // left of the first attempt.
 func TestOCILauncherKilled(t *testing.T) {
+	testutil.Long(t)
 	runc := realRunc(t)
 	killDuring := func(t *testing.T, s *native.Service, dir, id string, await func()) {
 		t.Helper()
@@ -263,6 +265,7 @@ func TestOCIHangs(t *testing.T) {
 
 // TestOCIConcurrent: boxes of one runtime are built at the same time, and it is asked once.
 func TestOCIConcurrent(t *testing.T) {
+	testutil.Long(t)
 	asked := filepath.Join(testutil.ReachableDir(t, "/run"), "asked")
 	e := startOCI(t, writeRuntime(t, `[ "$1" = --version ] && echo >> `+asked+"\nexec "+realRunc(t)+` "$@"`))
 	for range 3 {

@@ -169,6 +169,7 @@ func lookAt(t *testing.T, pid string) map[string]string {
 // TestOCIUnusable: a runtime that cannot be used is named with the reason, boxes of it are ErrNoEngine,
 // and those of libcontainer are not affected.
 func TestOCIUnusable(t *testing.T) {
+	testutil.Long(t)
 	runc := realRunc(t)
 	writable := writeRuntime(t, "exec "+runc+` "$@"`)
 	if err := os.Chmod(writable, 0o757); err != nil {
@@ -234,6 +235,7 @@ func TestOCIRuntimeReplaced(t *testing.T) {
 // TestOCIStartFails: whatever a runtime does instead of starting a box, the create fails with a reason,
 // nothing of the box is left, and no other process is harmed.
 func TestOCIStartFails(t *testing.T) {
+	testutil.Long(t)
 	runc := realRunc(t)
 	sleeper := exec.Command("sleep", "1000")
 	if err := sleeper.Start(); err != nil {

@@ -155,6 +155,7 @@ func TestOutsideOfCharge(t *testing.T) {
 // TestResetClientsOfHonestServer: connections that were reset before the server accepts them
 // end nothing.
 func TestResetClientsOfHonestServer(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 * mib}})
 	p, in := beginHolding(t, b, python(resetClients, "1000", "1", "100"), "taken\n")
 	// The launcher looks after this lot again only with the next box that is ended.

@@ -273,6 +273,7 @@ func wantSame(t *testing.T, what string, pooled, cold []string) {
 // TestPoolBox: neither from inside nor from outside can a box of the pool be told from one that was built on
 // request, whatever changed at its hand-over.
 func TestPoolBox(t *testing.T) {
+	testutil.Long(t)
 	workspace, work := hostWorkspace(t)
 	other := engine.Mount{Source: workspace, Target: "/mnt/b", ReadOnly: true}
 	inner := engine.Mount{Source: workspace, Target: "/workspace/inner"}
