@@ -22,6 +22,7 @@ func (w *world) populate() {
 	w.t.Helper()
 	ctx := w.t.Context()
 	for i, s := range []apitypes.SessionRequest{
+		{ID: "render-0931", SessionSpec: apitypes.SessionSpec{Labels: map[string]string{"team": "film"}, LiveWishes: apitypes.LiveWishes{MaxLifetime: ptr(spec.Duration(3 * 24 * 3600e9))}}},
 		{ID: "judge-7f3a", SessionSpec: apitypes.SessionSpec{Name: "Assignment 4", Labels: map[string]string{"course": "cs101"}, LiveWishes: apitypes.LiveWishes{Memory: ptr(spec.Size(256 << 20)), CPUs: ptr(0.5), PIDs: ptr(int64(64)), IdleTTL: ptr(spec.Duration(45e9))}}},
 		{ID: "notebook-ada", SessionSpec: apitypes.SessionSpec{Labels: map[string]string{"user": "ada", "team": "vision"}, LiveWishes: apitypes.LiveWishes{Memory: ptr(spec.Size(512 << 20)), CPUs: ptr(2.0), IdleTTL: ptr(spec.Duration(2 * 3600e9)), MaxLifetime: ptr(spec.Duration(8 * 3600e9))}}},
 		{ID: "bot_group_42", SessionSpec: apitypes.SessionSpec{LiveWishes: apitypes.LiveWishes{Sensitive: ptr(true), Retain: ptr("7d")}}},
@@ -29,6 +30,9 @@ func (w *world) populate() {
 		if _, err := w.api.Ensure(ctx, s); err != nil {
 			w.t.Fatal(i, err)
 		}
+	}
+	if _, err := w.api.Pause(ctx, "render-0931"); err != nil {
+		w.t.Fatal(err)
 	}
 	for _, line := range []string{"echo fine", "exit 3", "kill -9 $$", "mkdir -p out; head -c 300000 /dev/zero > out/plot.png; echo '# Notes' > README.md; printf 'a,b\\n1,2\\n' > data.csv"} {
 		if _, err := w.api.Exec(ctx, "notebook-ada", apitypes.ExecRequest{Shell: line}); err != nil {
@@ -89,6 +93,7 @@ func TestLook(t *testing.T) {
 		{"network", session + "network", "main", "boxd"},
 		{"history", session + "history", "td", "exit 3"},
 		{"events", "#/events", "td", "notebook-ada"},
+		{"paused", "#/s/acme/render-0931/overview", ".meter", "MiB"},
 		{"status", "#/status", ".parts", "LangBot"},
 	}
 	// Something for the list of events, which begins when the page is opened.
@@ -127,8 +132,8 @@ func TestLook(t *testing.T) {
 		}
 		// The dialogs: a form, and a question.
 		w.Await(tab, `(location.hash = "#/sessions", document.querySelector("td a") ? "yes" : "")`)
-		for i, name := range []string{"create", "stop"} {
-			w.Await(tab, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("main .bar button.primary, main td button")][%d * 2]; b?.click(); return document.querySelector("dialog[open]") ? "yes" : "" })()`, i))
+		for i, name := range []string{"create", "pause", "stop"} {
+			w.Await(tab, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("main .bar button.primary, main td button")][%d]; b?.click(); return document.querySelector("dialog[open]") ? "yes" : "" })()`, i))
 			look(name + "-" + f.name)
 			w.Press(tab, "Escape", "")
 			w.Await(tab, `document.querySelector("dialog[open]") ? "" : "yes"`)
