@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,6 +53,20 @@ func TestStatus(t *testing.T) {
 	}
 	if _, err := c.Errors(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// The doctor's answer has lists even if they are empty, and is the daemon's.
+func TestDoctor(t *testing.T) {
+	if resp, body := serve(t, nil).raw("GET", "/v1/doctor", operatorToken, ""); resp.StatusCode != 200 || strings.TrimSpace(string(body)) != `{"ok":true,"at":"0001-01-01T00:00:00Z","checks":[],"on_host":[]}` {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+	want := apitypes.Doctor{At: time.Unix(1, 0).UTC(), Checks: []apitypes.DoctorCheck{{Name: "box", Status: "failed", Detail: "sick", Mend: "rest"}}, OnHost: []string{"cgroups"}}
+	f := serve(t, func(o *Options, _ *policy.Config) {
+		o.Doctor = func(context.Context) (apitypes.Doctor, error) { return want, nil }
+	})
+	if got, err := f.client().Doctor(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

@@ -115,6 +115,7 @@ var enums = map[string][]any{
 		session.ProcessReady, session.ProcessUnready, session.ProcessRestarting},
 	"ExecResult.verdict": verdicts,
 	"Process.verdict":    verdicts,
+	"DoctorCheck.status": {"ok", "unknown", "degraded", "failed", "absent"},
 	"Webhook.type":       {session.EventProcessExited, session.EventProcessStopped, session.EventExpired, session.EventRemoved},
 	"ExecEvent.stream":   {"stdout", "stderr"},
 	"Volume.state":       {apitypes.VolumeReady, apitypes.VolumeRemoving, apitypes.VolumeLost},

@@ -24,6 +24,7 @@ var matrix = map[string]string{
 	"DELETE /v1/login":     "-++++",
 	"GET /v1/openapi.json": "-++++",
 	"GET /v1/status":       "-++++",
+	"GET /v1/doctor":       "--+-+",
 	"GET /v1/errors":       "-++++",
 	"GET /v1/events":       "-++++",
 	"GET /v1/profiles":     "-++++",

@@ -33,6 +33,9 @@ type Options struct {
 	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
 	// to.
 	Health func(ctx context.Context) error
+	// Doctor examines the host, as far as the daemon can. Calls may come often, and at once; nil: there is nothing
+	// to examine.
+	Doctor func(ctx context.Context) (apitypes.Doctor, error)
 	// Pool describes the boxes that the engine has built ahead of time; nil: it builds none.
 	Pool func(ctx context.Context) (engine.PoolState, error)
 	// Langbot reports why LangBot's protocol is not ready; nil: it is not served on an address of its own.

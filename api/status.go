@@ -127,6 +127,18 @@ func (c *call) status() error {
 	return c.reply(http.StatusOK, s)
 }
 
+func (c *call) doctor() error {
+	found := apitypes.Doctor{OK: true}
+	if c.s.opt.Doctor != nil {
+		var err error
+		if found, err = c.s.opt.Doctor(c.r.Context()); err != nil {
+			return err
+		}
+	}
+	found.Checks, found.OnHost = append([]apitypes.DoctorCheck{}, found.Checks...), append([]string{}, found.OnHost...) // never null
+	return c.reply(http.StatusOK, found)
+}
+
 // engines lists the engines of sessions, nil while the launcher does not answer.
 func (c *call) engines() (list []apitypes.EngineState) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), healthTimeout)

@@ -24,6 +24,11 @@ func (c *Client) Errors(ctx context.Context) ([]apitypes.ErrorRecord, error) {
 	return l.Errors, err
 }
 
+// Doctor returns what the daemon can check of its host. boxd doctor, on the host, checks more.
+func (c *Client) Doctor(ctx context.Context) (apitypes.Doctor, error) {
+	return fetch[apitypes.Doctor](ctx, c, call{method: "GET", path: []string{"doctor"}})
+}
+
 // Profiles lists the profiles that a session can be created with: defaults, caps and
 // locked fields.
 func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {

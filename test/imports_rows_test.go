@@ -130,7 +130,7 @@ var rows = []row{
 		"policy"}, // its tests, which compare its scopes with the rules
 		"tools for language models, as a client of the API: what a tool may do is decided there"},
 	{"mcp/gateway", []string{"api/apitypes", "client", "engine/spec", "mcp", "relay"}, "other people's servers in boxes, as a client of the API; it shares the checks of requests with mcp"},
-	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "internal/doctor", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
 		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "mcp/gateway", "webhook", "api/apitypes"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"bench/plan", "internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},

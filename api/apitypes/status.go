@@ -33,6 +33,22 @@ type Health struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// Doctor is what the daemon can check of its host, without privilege. It is a part of what boxd doctor checks.
+type Doctor struct {
+	OK     bool          `json:"ok" doc:"Nothing has failed: a box can be built now."`
+	At     time.Time     `json:"at" doc:"When it was checked. The answer is reused for ten seconds."`
+	Checks []DoctorCheck `json:"checks" nullable:"false"`
+	OnHost []string      `json:"on_host" nullable:"false" doc:"Names of the checks that are not made here: boxd doctor makes them, as root on the host."`
+}
+
+// DoctorCheck is the outcome of one check, as boxd doctor prints it.
+type DoctorCheck struct {
+	Name   string `json:"name"`
+	Status string `json:"status" doc:"ok; degraded: boxes can be built, but are weaker in this respect; unknown: it could not be checked; failed: no box can be built; absent: an engine that is not on this host, and that nothing asks for."`
+	Detail string `json:"detail,omitempty"`
+	Mend   string `json:"mend,omitempty" doc:"What to do about it."`
+}
+
 // Pool describes the boxes that are built before they are asked for.
 type Pool struct {
 	Limit  int              `json:"limit" doc:"The most that there may be."`

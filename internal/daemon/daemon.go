@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
@@ -75,7 +76,8 @@ type daemon struct {
 	mcp      *mcp.Door        // nil: it is not served
 	gateway  *gateway.Gateway // nil: no servers are configured
 	server   *api.Server
-	checked  healthCheck
+	checked  lastCheck[struct{}]
+	examined lastCheck[apitypes.Doctor]
 }
 
 // Run runs the daemon. It returns nil after SIGTERM or SIGINT, when everything is closed, or an error

@@ -18,10 +18,11 @@ const (
 	healthAge = time.Second
 )
 
-// healthCheck is the result of the last check.
-type healthCheck struct {
+// lastCheck is the result of the last of some checks that take long.
+type lastCheck[T any] struct {
 	mu      sync.Mutex
 	at      time.Time
+	found   T
 	err     error
 	running chan struct{} // closed when the check in progress has ended; nil: none is in progress
 }
@@ -29,38 +30,39 @@ type healthCheck struct {
 // health returns nil if a session could be created now: the launcher can build boxes and mount
 // workspaces into them.
 func (d *daemon) health(ctx context.Context) error {
-	return d.checked.get(ctx, func(ctx context.Context) error {
+	_, err := d.checked.get(ctx, healthTime, healthAge, func(ctx context.Context) (struct{}, error) {
 		if err := d.service.Health(ctx); err != nil {
-			return err
+			return struct{}{}, err
 		}
 		dir := d.dirs.workspaces()
 		f, err := d.service.OpenDirectory(ctx, engine.Directory{Path: dir, Within: dir, ReadOnly: true, Mappable: true})
 		if err != nil {
-			return fmt.Errorf("workspaces cannot be mounted into boxes: %w", err)
+			return struct{}{}, fmt.Errorf("workspaces cannot be mounted into boxes: %w", err)
 		}
-		return f.Close()
+		return struct{}{}, f.Close()
 	})
+	return err
 }
 
-// get returns the result of find, which may be as old as healthAge. Concurrent callers share one
-// call of find.
-func (h *healthCheck) get(ctx context.Context, find func(context.Context) error) error {
+// get returns the result of find, which may be as old as age. Concurrent callers share one call of
+// find, whose context ends after limit.
+func (h *lastCheck[T]) get(ctx context.Context, limit, age time.Duration, find func(context.Context) (T, error)) (T, error) {
 	h.mu.Lock()
-	if h.running == nil && !h.at.IsZero() && time.Since(h.at) < healthAge {
+	if h.running == nil && !h.at.IsZero() && time.Since(h.at) < age {
 		defer h.mu.Unlock()
-		return h.err
+		return h.found, h.err
 	}
 	done := h.running
 	if done == nil {
 		done = make(chan struct{})
 		h.running = done
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), healthTime)
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
-			err := find(ctx)
+			found, err := find(ctx)
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.at, h.err, h.running = time.Now(), err, nil
+			h.at, h.found, h.err, h.running = time.Now(), found, err, nil
 			close(done)
 		}()
 	}
@@ -69,8 +71,9 @@ func (h *healthCheck) get(ctx context.Context, find func(context.Context) error)
 	case <-done:
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return h.err
+		return h.found, h.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		var none T
+		return none, context.Cause(ctx)
 	}
 }

@@ -12,28 +12,36 @@ import (
 // answer, or waits longer than its context allows.
 func TestHealthCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var h healthCheck
+		var last lastCheck[int]
 		asked := 0
 		sick := errors.New("sick")
 		var said error
 		answer := make(chan struct{})
-		find := func(ctx context.Context) error {
+		find := func(ctx context.Context) (int, error) {
 			asked++
 			select {
 			case <-answer:
-				return said
+				return asked, said
 			case <-ctx.Done():
-				return ctx.Err()
+				return asked, ctx.Err()
 			}
+		}
+		// get fails the test if the value is not that of the last call of find.
+		get := func(ctx context.Context) error {
+			n, err := last.get(ctx, healthTime, healthAge, find)
+			if n != asked && !(n == 0 && ctx.Err() != nil) {
+				t.Errorf("the result of call %d, after %d", n, asked)
+			}
+			return err
 		}
 		results := make(chan error)
 		for range 5 {
-			go func() { results <- h.get(t.Context(), find) }()
+			go func() { results <- get(t.Context()) }()
 		}
 		synctest.Wait()
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := h.get(impatient, find); !errors.Is(err, context.DeadlineExceeded) {
+		if err := get(impatient); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("an impatient one: %v", err)
 		}
 		close(answer)
@@ -43,17 +51,17 @@ func TestHealthCheck(t *testing.T) {
 			}
 		}
 		said = sick
-		if err := h.get(t.Context(), find); err != nil || asked != 1 {
+		if err := get(t.Context()); err != nil || asked != 1 {
 			t.Errorf("at once: %v, asked %d times", err, asked)
 		}
 		time.Sleep(healthAge)
-		if err := h.get(t.Context(), find); err != sick || asked != 2 {
+		if err := get(t.Context()); err != sick || asked != 2 {
 			t.Errorf("later: %v, asked %d times", err, asked)
 		}
 		time.Sleep(healthAge)
 		answer = nil
 		began := time.Now()
-		if err := h.get(t.Context(), find); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != healthTime {
+		if err := get(t.Context()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != healthTime {
 			t.Errorf("an engine that does not answer: %v after %v", err, time.Since(began))
 		}
 	})

@@ -77,7 +77,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	}
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
-		Warnings: d.statusWarnings, Webhooks: d.webhookStates, Images: d.images.store, AllowImage: decide.CheckImage, AllowPull: decide.CheckPull, Health: d.health, Pool: d.service.Pool, Audit: d.audit, Metrics: metrics, Previews: previews,
+		Warnings: d.statusWarnings, Webhooks: d.webhookStates, Images: d.images.store, AllowImage: decide.CheckImage, AllowPull: decide.CheckPull, Health: d.health, Doctor: d.doctor, Pool: d.service.Pool, Audit: d.audit, Metrics: metrics, Previews: previews,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxTree: int64(c.HTTP.MaxTree), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout), Scope: c.HTTP.Scope, MetricLabels: c.HTTP.MetricLabels,
 		Others: append(d.langbot.others(c.Langbot.Tenant), d.openMCP(previews != nil)...), Langbot: d.langbot.health(),

@@ -23,7 +23,10 @@ func (f Facts) engines() (checks []Check) {
 		case e.Box.Error != nil:
 			c.Status, c.Detail, c.Mend = Degraded, e.Box.Error.Error(), "until it builds boxes, the next engine of the daemon's engines does"
 		default:
-			c.Detail = fmt.Sprintf("%s: built a box in %s, ran a command in %s", e.Runtime, millis(e.Box.Create), millis(e.Box.Run))
+			c.Detail = e.Runtime
+			if e.Box != (Trial{}) {
+				c.Detail += fmt.Sprintf(": built a box in %s, ran a command in %s", millis(e.Box.Create), millis(e.Box.Run))
+			}
 			var differs []string
 			for _, d := range engine.DifferencesOf(e.Engine, e.Isolation) {
 				differs = append(differs, d.Capability)

@@ -79,7 +79,7 @@ type Trial struct {
 // EngineFacts are about one engine with one isolation.
 type EngineFacts struct {
 	engine.EngineState
-	// Box is tried if the engine is available and not the native one, which Facts.Box has tried.
+	// Box is tried if the engine is available and not the native one, which Facts.Box has tried. The daemon tries none.
 	Box Trial
 }
 
@@ -125,26 +125,13 @@ func Gather(ctx context.Context, h Host) Facts {
 		Version:   h.Version,
 		UID:       os.Geteuid(),
 		Features:  map[string]error{},
-		Sysctls:   map[string]string{},
 		InitPath:  h.InitPath,
 		InitError: h.InitError,
 	}
-	f.Release, f.Machine, _ = linux.KernelRelease() // uname cannot fail with a valid buffer
-	f.Upstream = upstream(readLine("/proc/version"), readLine("/proc/version_signature"))
+	f.readKernel()
 	f.Around = lookAround(f.Release)
 	for name, probe := range probes {
 		f.Features[name] = probe()
-	}
-	for _, name := range sysctls {
-		if value := readLine("/proc/sys/" + name); value != "" {
-			f.Sysctls[name] = value
-		}
-	}
-	f.PageSize = int64(os.Getpagesize())
-	// "MemTotal:       24671232 kB" comes first (proc_meminfo(5)).
-	if fields := strings.Fields(readLine("/proc/meminfo")); len(fields) > 1 && fields[0] == "MemTotal:" {
-		kib, _ := strconv.ParseInt(fields[1], 10, 64)
-		f.Memory = kib << 10
 	}
 	if f.UID == 0 {
 		f.HostWide, f.HostWideError = netns.FindHostWide()
@@ -165,6 +152,24 @@ func Gather(ctx context.Context, h Host) Facts {
 	f.RunDir = h.RunDir
 	f.Leftovers, _ = leftover.List(h.RunDir) // the only error is a bad pattern
 	return f
+}
+
+// readKernel finds what the kernel tells every process.
+func (f *Facts) readKernel() {
+	f.Release, f.Machine, _ = linux.KernelRelease() // uname cannot fail with a valid buffer
+	f.Upstream = upstream(readLine("/proc/version"), readLine("/proc/version_signature"))
+	f.Sysctls = map[string]string{}
+	for _, name := range sysctls {
+		if value := readLine("/proc/sys/" + name); value != "" {
+			f.Sysctls[name] = value
+		}
+	}
+	f.PageSize = int64(os.Getpagesize())
+	// "MemTotal:       24671232 kB" comes first (proc_meminfo(5)).
+	if fields := strings.Fields(readLine("/proc/meminfo")); len(fields) > 1 && fields[0] == "MemTotal:" {
+		kib, _ := strconv.ParseInt(fields[1], 10, 64)
+		f.Memory = kib << 10
+	}
 }
 
 // existing returns path, or its nearest parent that exists.

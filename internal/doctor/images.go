@@ -30,13 +30,22 @@ type ImageFacts struct {
 func gatherImages(dir string) (f ImageFacts) {
 	f.LayersByName, f.LayersError = linux.ProbeLayers(dir)
 	f.VerityError = linux.ProbeVerity(dir)
-	if d, err := os.Open(dir); err == nil {
-		defer d.Close()
-		if st, err := linux.Fstatfs(d); err == nil {
-			f.Free, f.Size = int64(st.Bavail)*st.Frsize, int64(st.Blocks)*st.Frsize
-		}
-	}
+	f.Free, f.Size = diskSpace(dir)
 	return f
+}
+
+// diskSpace returns Free and Size of the file system of dir.
+func diskSpace(dir string) (free, size int64) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return 0, 0
+	}
+	defer d.Close()
+	st, err := linux.Fstatfs(d)
+	if err != nil {
+		return 0, 0
+	}
+	return int64(st.Bavail) * st.Frsize, int64(st.Blocks) * st.Frsize
 }
 
 // images judges whether boxes can have images besides the host's system directories.
@@ -58,6 +67,10 @@ func (f Facts) images() []Check {
 	if f.Images.VerityError != nil {
 		verity.Detail = fmt.Sprintf("not in %s, and not needed: boxd image verify compares layers with what was unpacked", f.StateDir)
 	}
+	return []Check{layers, verity, f.disk()}
+}
+
+func (f Facts) disk() Check {
 	disk := Check{Name: checkDisk, Status: OK, Detail: fmt.Sprintf("%s of %s are free in %s", spec.FormatSize(f.Images.Free), spec.FormatSize(f.Images.Size), f.StateDir)}
 	switch {
 	case f.Images.Size == 0:
@@ -66,5 +79,5 @@ func (f Facts) images() []Check {
 		disk.Status = Degraded
 		disk.Mend = fmt.Sprintf("free some, for example with boxd image gc: below %d %% (sessions.min_free) no image is unpacked, and sessions that write are ended", leastFree)
 	}
-	return []Check{layers, verity, disk}
+	return disk
 }

@@ -214,7 +214,7 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	for _, name := range []string{"healthz", "readyz", "metrics"} {
 		add(name, "", "GET", "/"+name, "")
 	}
-	for _, name := range []string{"openapi", "status", "errors", "events", "profiles"} {
+	for _, name := range []string{"openapi", "status", "doctor", "errors", "events", "profiles"} {
 		path := "/v1/" + name
 		if name == "openapi" {
 			path += ".json"

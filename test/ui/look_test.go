@@ -22,6 +22,7 @@ func (w *world) populate() {
 	w.t.Helper()
 	ctx := w.t.Context()
 	for i, s := range []apitypes.SessionRequest{
+		{ID: "render-0931", SessionSpec: apitypes.SessionSpec{Labels: map[string]string{"team": "film"}, LiveWishes: apitypes.LiveWishes{MaxLifetime: ptr(spec.Duration(3 * 24 * 3600e9))}}},
 		{ID: "judge-7f3a", SessionSpec: apitypes.SessionSpec{Name: "Assignment 4", Labels: map[string]string{"course": "cs101"}, LiveWishes: apitypes.LiveWishes{Memory: ptr(spec.Size(256 << 20)), CPUs: ptr(0.5), PIDs: ptr(int64(64)), IdleTTL: ptr(spec.Duration(45e9))}}},
 		{ID: "notebook-ada", SessionSpec: apitypes.SessionSpec{Labels: map[string]string{"user": "ada", "team": "vision"}, LiveWishes: apitypes.LiveWishes{Memory: ptr(spec.Size(512 << 20)), CPUs: ptr(2.0), IdleTTL: ptr(spec.Duration(2 * 3600e9)), MaxLifetime: ptr(spec.Duration(8 * 3600e9))}}},
 		{ID: "bot_group_42", SessionSpec: apitypes.SessionSpec{LiveWishes: apitypes.LiveWishes{Sensitive: ptr(true), Retain: ptr("7d")}}},
@@ -29,6 +30,9 @@ func (w *world) populate() {
 		if _, err := w.api.Ensure(ctx, s); err != nil {
 			w.t.Fatal(i, err)
 		}
+	}
+	if _, err := w.api.Pause(ctx, "render-0931"); err != nil {
+		w.t.Fatal(err)
 	}
 	for _, line := range []string{"echo fine", "exit 3", "kill -9 $$", "mkdir -p out; head -c 300000 /dev/zero > out/plot.png; echo '# Notes' > README.md; printf 'a,b\\n1,2\\n' > data.csv"} {
 		if _, err := w.api.Exec(ctx, "notebook-ada", apitypes.ExecRequest{Shell: line}); err != nil {
@@ -46,37 +50,42 @@ func (w *world) populate() {
 	}
 }
 
+// look fails the test if what a tab shows breaks a rule of axe, or is wider than the screen. It keeps a screenshot.
+func (w *world) look(tab, name string) {
+	w.t.Helper()
+	if shots != "" {
+		if err := os.WriteFile(filepath.Join(shots, name+".png"), w.Screenshot(tab), 0o644); err != nil {
+			w.t.Error(err)
+		}
+	}
+	if got, err := w.Eval(tab, `typeof axe`); err != nil || got == "undefined" {
+		const file = "../../ui/node_modules/axe-core/axe.min.js"
+		testutil.RequireFile(w.t, file)
+		axe, err := os.ReadFile(file)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := w.Eval(tab, string(axe)+`;""`); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	got, err := w.Eval(tab, `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html + " " + n.failureSummary).join("; ")).join("\n"))`)
+	if err != nil || got != "" {
+		w.t.Errorf("%s: %s %v", name, got, err)
+	}
+	if got, err := w.Eval(tab, `document.documentElement.scrollWidth > innerWidth ? document.documentElement.scrollWidth + " of " + innerWidth : ""`); err != nil || got != "" {
+		w.t.Errorf("%s: wider than the screen: %s %v", name, got, err)
+	}
+}
+
 // The page is accessible by the rules of axe, in every view, dark and light, on a phone and on a desk, and in both
 // languages; no view is wider than a phone.
 func TestLook(t *testing.T) {
-	testutil.RequireFile(t, "../../ui/node_modules/axe-core/axe.min.js")
-	axe, err := os.ReadFile("../../ui/node_modules/axe-core/axe.min.js")
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := begin(t, "--langbot-listen", "127.0.0.1:0")
 	w.populate()
 	tab := w.page("", 1280, 800)
-	look := func(name string) {
-		t.Helper()
-		if shots != "" {
-			if err := os.WriteFile(filepath.Join(shots, name+".png"), w.Screenshot(tab), 0o644); err != nil {
-				t.Error(err)
-			}
-		}
-		got, err := w.Eval(tab, `axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html + " " + n.failureSummary).join("; ")).join("\n"))`)
-		if err != nil || got != "" {
-			t.Errorf("%s: %s %v", name, got, err)
-		}
-		if got, err := w.Eval(tab, `document.documentElement.scrollWidth > innerWidth ? document.documentElement.scrollWidth + " of " + innerWidth : ""`); err != nil || got != "" {
-			t.Errorf("%s: wider than the screen: %s %v", name, got, err)
-		}
-	}
 	w.Await(tab, `document.querySelector("[name=token]") ? "yes" : ""`)
-	if _, err := w.Eval(tab, string(axe)+`;""`); err != nil {
-		t.Fatal(err)
-	}
-	look("sign-in")
+	w.look(tab, "sign-in")
 	w.signIn(tab, operatorToken)
 	session := "#/s/acme/notebook-ada/"
 	views := []struct{ name, fragment, selector, text string }{
@@ -89,7 +98,8 @@ func TestLook(t *testing.T) {
 		{"network", session + "network", "main", "boxd"},
 		{"history", session + "history", "td", "exit 3"},
 		{"events", "#/events", "td", "notebook-ada"},
-		{"status", "#/status", ".parts", "LangBot"},
+		{"paused", "#/s/acme/render-0931/overview", ".meter", "MiB"},
+		{"status", "#/status", "section td", "disk space"},
 	}
 	// Something for the list of events, which begins when the page is opened.
 	if _, err := w.api.Exec(t.Context(), "notebook-ada", apitypes.ExecRequest{Shell: "true"}); err != nil {
@@ -123,13 +133,13 @@ func TestLook(t *testing.T) {
 					w.awaitText(tab, ".parts", works)
 				}
 			}
-			look(v.name + "-" + f.name)
+			w.look(tab, v.name+"-"+f.name)
 		}
 		// The dialogs: a form, and a question.
 		w.Await(tab, `(location.hash = "#/sessions", document.querySelector("td a") ? "yes" : "")`)
-		for i, name := range []string{"create", "stop"} {
-			w.Await(tab, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("main .bar button.primary, main td button")][%d * 2]; b?.click(); return document.querySelector("dialog[open]") ? "yes" : "" })()`, i))
-			look(name + "-" + f.name)
+		for i, name := range []string{"create", "pause", "stop"} {
+			w.Await(tab, fmt.Sprintf(`(() => { const b = [...document.querySelectorAll("main .bar button.primary, main td button")][%d]; b?.click(); return document.querySelector("dialog[open]") ? "yes" : "" })()`, i))
+			w.look(tab, name+"-"+f.name)
 			w.Press(tab, "Escape", "")
 			w.Await(tab, `document.querySelector("dialog[open]") ? "" : "yes"`)
 		}
@@ -156,7 +166,7 @@ func TestLook(t *testing.T) {
 	w.Await(tab, rows+`.includes("root@") ? "yes" : ""`)
 	w.Type(tab, "ls -l --color; printf '\\033[38;2;255;128;0mtrue colour\\033[0m\\n'\n")
 	w.Await(tab, rows+`.split("true colour").length > 2 ? "yes" : ""`)
-	look("terminal")
+	w.look(tab, "terminal")
 	if got := w.Await(tab, `[...document.querySelectorAll(".xterm-rows span")].map(s => getComputedStyle(s).color).join()`); !strings.Contains(got, "rgb(255, 128, 0)") {
 		t.Errorf("colours of the terminal: %s", got)
 	}
@@ -183,6 +193,6 @@ func (w *world) documentShots(tab string) {
 		}
 	}
 	shoot("ui-terminal.png", "", "en", "light", "Connected", 1120, 640)
-	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1120, 480)
+	shoot("ui-sessions.png", "#/sessions", "en", "light", "notebook-ada", 1120, 560)
 	shoot("ui-phone.png", "#/s/acme/notebook-ada/overview", "zh", "dark", "exit 3", 390, 780)
 }

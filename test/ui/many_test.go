@@ -154,11 +154,11 @@ func TestLanguageAndKeys(t *testing.T) {
 		return got
 	}
 	var order []string
-	for range 12 {
+	for range 13 {
 		b.Press(tab, "Tab", "")
 		order = append(order, focus())
 	}
-	want := "跳到内容,会话,事件,历史,状态,语言,外观,筛选,最新在前最先结束在前按 ID,新建会话,session-0000,停止会话 session-0000"
+	want := "跳到内容,会话,事件,历史,状态,语言,外观,筛选,最新在前最先结束在前按 ID,新建会话,session-0000,暂停会话 session-0000,停止会话 session-0000"
 	if got := strings.Join(order, ","); got != want {
 		t.Errorf("the order of the focus is %s, want %s", got, want)
 	}

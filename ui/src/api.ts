@@ -7,6 +7,7 @@ export type Process = Schemas["Process"];
 export type Problem = Schemas["Problem"];
 export type Login = Schemas["Login"];
 export type Status = Schemas["Status"];
+export type Doctor = Schemas["Doctor"];
 export type Usage = Schemas["Usage"];
 export type Network = Schemas["Network"];
 export type Connection = Schemas["Connection"];

@@ -172,8 +172,8 @@ export function Dialog(p: { title: string; onClose(): void; children: ComponentC
   );
 }
 
-/** A question before something that cannot be undone. */
-export function Confirm(p: { title: string; text: string; yes: string; onClose(): void; action(): Promise<unknown>; done?: string }) {
+/** A question before something that ends work, or, if it is mild, interrupts it. */
+export function Confirm(p: { title: string; text: string; yes: string; mild?: boolean; onClose(): void; action(): Promise<unknown>; done?: string }) {
   const [busy, setBusy] = useState(false);
   return (
     <Dialog title={p.title} onClose={p.onClose}>
@@ -182,7 +182,7 @@ export function Confirm(p: { title: string; text: string; yes: string; onClose()
         <button type="button" autofocus onClick={p.onClose}>{t("cancel")}</button>
         <button
           type="button"
-          class="danger"
+          class={p.mild ? "primary" : "danger"}
           disabled={busy}
           onClick={async () => {
             setBusy(true);
@@ -301,7 +301,7 @@ export function Badge(p: { kind: "good" | "bad" | "warn" | "plain"; children: Co
   return <span class={`badge ${p.kind}`}>{p.children}</span>;
 }
 
-const stateKinds: Record<string, "good" | "bad" | "warn"> = { running: "good", ready: "good", failed: "bad", unready: "bad", creating: "warn", starting: "warn", stopping: "warn", restarting: "warn" };
+const stateKinds: Record<string, "good" | "bad" | "warn"> = { running: "good", ready: "good", failed: "bad", unready: "bad", creating: "warn", paused: "warn", starting: "warn", stopping: "warn", restarting: "warn" };
 
 /** The state of a session or process, translated. */
 export function State(p: { state: string }) {

@@ -8,7 +8,7 @@ import { History } from "./history";
 import { t, type Key } from "./i18n";
 import { act, Badge, Confirm, explain, Field, FormDialog, Loading, Meter, say, State, Table, useLoad, Verdict } from "./parts";
 import { ProcessView } from "./process";
-import { Countdown, sessionHref, StopSession, useEvents } from "./sessions";
+import { Countdown, PauseButton, PauseSession, sessionHref, shownState, StopSession, useEvents } from "./sessions";
 
 const tabs = ["overview", "processes", "files", "ports", "network", "history", "events"] as const;
 const usageEvery = 2000; // ms
@@ -19,7 +19,7 @@ export function SessionView(p: { tenant: string; id: string; tab: string; arg: s
   const loaded = useLoad((signal) => get<Session>(path, { tenant, signal }), [tenant, id], 10_000);
   const mine = (e: BoxEvent) => e.session === id && e.tenant === tenant;
   useEvents(p.events, p.epoch, (e) => mine(e) && e.type !== "network-connection", loaded.reload);
-  const [dialog, setDialog] = useState<"extend" | "stop" | null>(null);
+  const [dialog, setDialog] = useState<"extend" | "pause" | "stop" | null>(null);
   const s = loaded.data;
   const gone = loaded.error instanceof APIError && loaded.error.status === 404;
   return (
@@ -27,17 +27,19 @@ export function SessionView(p: { tenant: string; id: string; tab: string; arg: s
       <p><a href="#/sessions">← {t("nav.sessions")}</a></p>
       <div class="bar">
         <h1>{id}</h1>
-        {s && !gone && <State state={s.state} />}
+        {s && !gone && <State state={shownState(s)} />}
         {s?.sensitive && <Badge kind="warn">{t("sensitive")}</Badge>}
-        {s && !gone && <span>{t("endsIn")} <Countdown until={s.expires_at} /></span>}
+        {s && !gone && <span>{t("endsIn")} <Countdown of={s} /></span>}
         {s && !gone && mayChange() && (
           <span class="actions">
             <button type="button" onClick={() => setDialog("extend")}>{t("extend")}</button>
+            <PauseButton session={s} ask={() => setDialog("pause")} onResumed={loaded.reload} />
             <button type="button" class="danger" onClick={() => setDialog("stop")}>{t("stop")}</button>
           </span>
         )}
       </div>
       {s?.name && <p class="dim">{s.name}</p>}
+      <p role="status" class="paused">{s?.paused_at && !gone && `${t("pausedSince", { since: time(s.paused_at) })}${s.auto_resume ? ` ${t("autoResume")}` : ""}`}</p>
       <Loading of={loaded} />
       {s && !gone && (
         <>
@@ -61,6 +63,7 @@ export function SessionView(p: { tenant: string; id: string; tab: string; arg: s
           )}
         </>
       )}
+      {s && dialog === "pause" && <PauseSession session={s} onClose={() => setDialog(null)} onPaused={loaded.reload} />}
       {s && dialog === "stop" && <StopSession session={s} onClose={() => setDialog(null)} onStopped={() => (location.hash = "#/sessions")} />}
       {s && dialog === "extend" && (
         <FormDialog

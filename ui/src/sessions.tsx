@@ -3,20 +3,24 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, listTenant, login, mayChange, request, sessionPath, type BoxEvent, type Profile, type Session } from "./api";
 import { ago, bytes, length, limit, number } from "./format";
 import { t } from "./i18n";
-import { Badge, Confirm, Field, FormDialog, Loading, State, Table, useLoad, useNow, type Column } from "./parts";
+import { act, Badge, Confirm, Field, FormDialog, Loading, State, Table, useLoad, useNow, type Column } from "./parts";
 
 const pageSize = 50; // sessions on a page: what a browser draws without delay
 const soon = 60; // seconds; a session that ends sooner is marked
 
 export const sessionHref = (s: { tenant: string; id: string }, ...more: string[]): string => `#/${["s", s.tenant, s.id, ...more].map(encodeURIComponent).join("/")}`;
 
-/** When a session ends if nothing uses it. */
-export function Countdown(p: { until: string | undefined }) {
+/** The state to show: that of a paused session is "running" in the API. */
+export const shownState = (s: Session): string => (s.paused_at ? "paused" : s.state);
+
+/** When a session ends if nothing uses it. While it is paused only its lifetime counts, and the daemon tells that time. */
+export function Countdown(p: { of: Session }) {
   const now = useNow();
-  if (!p.until) return <span class="dim">{t("never")}</span>;
-  const left = (Date.parse(p.until) - now) / 1000;
+  const until = p.of.expires_at;
+  if (!until) return <span class="dim">{p.of.paused_at ? t("notWhilePaused") : t("never")}</span>;
+  const left = (Date.parse(until) - now) / 1000;
   return (
-    <time dateTime={p.until} class={left < soon ? "soon" : ""} title={p.until}>
+    <time dateTime={until} class={left < soon ? "soon" : ""} title={until}>
       {left < soon && <span class="unseen">{t("endsSoon")} </span>}
       {length(left)}
     </time>
@@ -43,6 +47,33 @@ export function StopSession(p: { session: Session; onClose(): void; onStopped?()
       }}
     />
   );
+}
+
+export function PauseSession(p: { session: Session; onClose(): void; onPaused(): void }) {
+  const { session: s } = p;
+  return (
+    <Confirm
+      title={t("pauseTitle", { id: s.id })}
+      text={t("pauseText", { processes: number(s.processes), execs: number(s.execs) }) + (s.auto_resume ? ` ${t("autoResume")}` : "")}
+      yes={t("pause")}
+      mild
+      done={t("paused", { id: s.id })}
+      onClose={p.onClose}
+      action={async () => {
+        await request(`${sessionPath(s)}/pause`, { method: "POST", tenant: s.tenant });
+        p.onPaused();
+      }}
+    />
+  );
+}
+
+/** Asks to pause a running session, or resumes a paused one. It is one button, which keeps the focus when it changes. */
+export function PauseButton(p: { session: Session; labelled?: boolean; ask(): void; onResumed(): void }) {
+  const { session: s } = p;
+  if (s.state !== "running") return null;
+  const resume = () => act(() => request(`${sessionPath(s)}/resume`, { method: "POST", tenant: s.tenant }).then(p.onResumed), t("resumed", { id: s.id }));
+  const label = p.labelled ? t(s.paused_at ? "resumeTitle" : "pauseTitle", { id: s.id }) : undefined;
+  return <button type="button" aria-label={label} onClick={s.paused_at ? resume : p.ask}>{s.paused_at ? t("resume") : t("pause")}</button>;
 }
 
 function Create(p: { onClose(): void; onCreated(s: Session): void }) {
@@ -123,13 +154,13 @@ export function Sessions(p: { events: BoxEvent[]; epoch: number }) {
   const [order, setOrder] = useState<keyof typeof orders>("newest");
   const [page, setPage] = useState(0);
   const [creating, setCreating] = useState(false);
-  const [stopping, setStopping] = useState<Session | null>(null);
+  const [asking, setAsking] = useState<{ of: Session; what: "pause" | "stop" } | null>(null);
   useEvents(p.events, p.epoch, (e) => !unheard.has(e.type), loaded.reload);
   const all = loaded.data?.sessions ?? [];
   const found = useMemo(() => {
     const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
     const text = (s: Session) =>
-      [s.id, s.name, s.tenant, s.state, s.profile, s.image, ...Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`)].join(" ").toLowerCase();
+      [s.id, s.name, s.tenant, shownState(s), s.profile, s.image, ...Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`)].join(" ").toLowerCase();
     return all.filter((s) => words.length === 0 || words.every((w) => text(s).includes(w))).sort(orders[order]);
   }, [all, filter, order]);
   const pages = Math.max(1, Math.ceil(found.length / pageSize));
@@ -148,17 +179,26 @@ export function Sessions(p: { events: BoxEvent[]; epoch: number }) {
         </>
       ),
     },
-    { label: t("state"), cell: (s) => <><State state={s.state} /> {s.sensitive && <Badge kind="warn">{t("sensitive")}</Badge>}</> },
+    { label: t("state"), cell: (s) => <><State state={shownState(s)} /> {s.sensitive && <Badge kind="warn">{t("sensitive")}</Badge>}</> },
     { label: t("image"), wide: true, cell: (s) => s.image ?? "" },
     { label: t("limits"), cell: (s) => <>{limit(s.cpus, (n) => `${number(n, 2)}\u00a0CPU`)} · {limit(s.memory, bytes)}<div class="dim">{limit(s.pids, (n) => `${number(n)}\u00a0PID`)}</div></> },
     { label: t("network"), cell: (s) => (s.network ? (s.network_off ? t("offNow") : t("on")) : t("off")) },
     { label: t("running"), cell: (s) => t("runs", { processes: number(s.processes), execs: number(s.execs) }) },
     { label: t("created"), cell: (s) => <Created at={s.created_at} /> },
-    { label: t("endsIn"), cell: (s) => <Countdown until={s.expires_at} /> },
+    { label: t("endsIn"), cell: (s) => <Countdown of={s} /> },
   ];
   if (login?.all_tenants) columns.splice(1, 0, { label: t("tenant"), cell: (s) => s.tenant });
   if (mayChange()) {
-    columns.push({ label: t("actions"), hidden: true, cell: (s) => <button type="button" onClick={() => setStopping(s)} aria-label={t("stopTitle", { id: s.id })}>{t("stop")}</button> });
+    columns.push({
+      label: t("actions"),
+      hidden: true,
+      cell: (s) => (
+        <span class="actions">
+          <PauseButton session={s} labelled ask={() => setAsking({ of: s, what: "pause" })} onResumed={loaded.reload} />
+          <button type="button" onClick={() => setAsking({ of: s, what: "stop" })} aria-label={t("stopTitle", { id: s.id })}>{t("stop")}</button>
+        </span>
+      ),
+    });
   }
   return (
     <>
@@ -183,7 +223,8 @@ export function Sessions(p: { events: BoxEvent[]; epoch: number }) {
         </nav>
       )}
       {creating && <Create onClose={() => setCreating(false)} onCreated={(s) => (location.hash = sessionHref(s))} />}
-      {stopping && <StopSession session={stopping} onClose={() => setStopping(null)} onStopped={loaded.reload} />}
+      {asking?.what === "pause" && <PauseSession session={asking.of} onClose={() => setAsking(null)} onPaused={loaded.reload} />}
+      {asking?.what === "stop" && <StopSession session={asking.of} onClose={() => setAsking(null)} onStopped={loaded.reload} />}
     </>
   );
 }

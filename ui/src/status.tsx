@@ -1,6 +1,6 @@
 // Whether the service can serve, what it holds, and what went wrong.
-import { get, listTenant, type ErrorRecord, type Status } from "./api";
-import { bytes, length, number, time } from "./format";
+import { get, listTenant, mayChange, type Doctor, type ErrorRecord, type Status } from "./api";
+import { bytes, clock, length, number, time } from "./format";
 import { t, type Key } from "./i18n";
 import { Badge, Loading, Meter, Table, useLoad } from "./parts";
 import { sessionHref } from "./sessions";
@@ -11,6 +11,40 @@ function Part(p: { name: string; ok: boolean; reason?: string | undefined; text?
       <strong>{p.name}</strong> <Badge kind={p.ok ? "good" : "bad"}>{p.ok ? t("works") : t("fails")}</Badge> {p.text && <span class="dim">{p.text}</span>}
       {p.reason && <p class="error">{p.reason}</p>}
     </li>
+  );
+}
+
+const outcomes = { ok: "good", unknown: "plain", degraded: "warn", failed: "bad", absent: "plain" } as const;
+
+/** What the daemon can check of its host. A check can make it build a box, so it is made when the view is opened, or on request. */
+function DoctorView() {
+  const loaded = useLoad((signal) => get<Doctor>("/v1/doctor", { signal }), []);
+  const d = loaded.data;
+  return (
+    <section aria-labelledby="doctor-title">
+      <div class="bar">
+        <h2 id="doctor-title">{t("doctor")}</h2>
+        <span role="status" class="dim">{d && t("checkedAt", { time: clock(d.at) })}</span>
+        <button type="button" onClick={loaded.reload}>{t("checkAgain")}</button>
+      </div>
+      <Loading of={loaded} />
+      {d && (
+        <>
+          <Table
+            caption={t("doctor")}
+            rows={d.checks}
+            id={(c) => c.name}
+            empty=""
+            columns={[
+              { label: t("check"), cell: (c) => c.name },
+              { label: t("outcome"), cell: (c) => <Badge kind={outcomes[c.status]}>{t(`check.${c.status}`)}</Badge> },
+              { label: t("details"), wide: true, cell: (c) => <>{c.detail}{c.mend && <div class="dim">{t("toDo", { what: c.mend })}</div>}</> },
+            ]}
+          />
+          <p class="dim">{t("onHost", { names: d.on_host.join(", ") })}</p>
+        </>
+      )}
+    </section>
   );
 }
 
@@ -32,7 +66,6 @@ export function StatusView() {
             {s.langbot ? <Part name={t("connector")} ok={s.langbot.ok} reason={s.langbot.reason} /> : <li><strong>{t("connector")}</strong> <span class="dim">{t("notConfigured")}</span></li>}
             {s.audit && <Part name={t("auditLog")} ok={s.audit.ok} reason={s.audit.reason} text={t("entries", { n: number(s.audit.seq) })} />}
           </ul>
-          <p class="dim">{t("doctor")}</p>
           <p>
             {Object.entries(s.sessions).map(([state, n]) => <span key={state} class="label">{t(`state.${state}` as Key)}: {number(n)}</span>)}
             <span class="label">{t("tab.processes")}: {number(s.processes)}</span>
@@ -67,6 +100,7 @@ export function StatusView() {
           />
         )}
       </section>
+      {mayChange() && <DoctorView />}
     </>
   );
 }

@@ -148,6 +148,28 @@ class Difference:
 
 
 @dataclass
+class Doctor:
+    # When it was checked. The answer is reused for ten seconds.
+    at: datetime
+    checks: List[DoctorCheck]
+    # Nothing has failed: a box can be built now.
+    ok: bool
+    # Names of the checks that are not made here: boxd doctor makes them, as root on the host.
+    on_host: List[str]
+
+
+@dataclass
+class DoctorCheck:
+    name: str
+    # ok; degraded: boxes can be built, but are weaker in this respect; unknown: it could not be checked;
+    # failed: no box can be built; absent: an engine that is not on this host, and that nothing asks for.
+    status: Literal["ok", "unknown", "degraded", "failed", "absent"]
+    detail: Optional[str] = None
+    # What to do about it.
+    mend: Optional[str] = None
+
+
+@dataclass
 class EngineState:
     available: bool
     # native, oci or containerd.
@@ -1561,6 +1583,10 @@ class Client(Transport):
     def readyz(self) -> str:
         """Whether daemon and engine can serve. Role viewer or above."""
         return self._bytes('GET', "/readyz").decode()
+
+    def doctor(self) -> Doctor:
+        """What of boxd doctor the daemon can check itself; an answer is reused for ten seconds. Role operator or above."""
+        return self._json(Doctor, 'GET', "/v1/doctor")
 
     def errors(self) -> ErrorList:
         """The last errors, newest first. Role viewer or above."""

@@ -104,6 +104,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/doctor": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What of boxd doctor the daemon can check itself; an answer is reused for ten seconds
+         * @description Role operator or above.
+         */
+        get: operations["doctor"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/errors": {
         parameters: {
             query?: never;
@@ -1203,6 +1223,29 @@ export interface components {
             /** @description namespaces or gvisor. */
             isolation: string;
             reason: string;
+        };
+        Doctor: {
+            /**
+             * Format: date-time
+             * @description When it was checked. The answer is reused for ten seconds.
+             */
+            at: string;
+            checks: components["schemas"]["DoctorCheck"][];
+            /** @description Nothing has failed: a box can be built now. */
+            ok: boolean;
+            /** @description Names of the checks that are not made here: boxd doctor makes them, as root on the host. */
+            on_host: string[];
+        };
+        DoctorCheck: {
+            detail?: string;
+            /** @description What to do about it. */
+            mend?: string;
+            name: string;
+            /**
+             * @description ok; degraded: boxes can be built, but are weaker in this respect; unknown: it could not be checked; failed: no box can be built; absent: an engine that is not on this host, and that nothing asks for.
+             * @enum {string}
+             */
+            status: "ok" | "unknown" | "degraded" | "failed" | "absent";
         };
         EngineState: {
             available: boolean;
@@ -3176,6 +3219,92 @@ export interface operations {
             };
             /** @description body_too_large */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    doctor: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Tenant that is meant, for callers who may choose; * is all of them. */
+                "X-Boxd-Tenant"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Doctor"];
+                };
+            };
+            /** @description bad_path, unknown_field */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description unauthenticated */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description body_too_large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description invalid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description rate_limited, too_many_connections */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
