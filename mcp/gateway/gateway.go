@@ -132,8 +132,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := g.servers[strings.Trim(r.URL.Path, "/")]
-	if s == nil || len(s.Tenants) > 0 && !slices.Contains(s.Tenants, who.Tenant) {
-		refuse(w, http.StatusNotFound, nil, rpcError{codeFailed, fmt.Sprintf("there is no server %.100q: mcp_servers names those that there are", strings.Trim(r.URL.Path, "/")), nil})
+	if s == nil || !s.isFor(who.Tenant) {
+		refuse(w, http.StatusNotFound, nil, rpcError{codeFailed, fmt.Sprintf("there is no server %.100q: %s", strings.Trim(r.URL.Path, "/"), g.namesFor(who.Tenant)), nil})
 		return
 	}
 	// Close ends what is in progress, before it lets go of the processes.
@@ -171,6 +171,21 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, POST, DELETE")
 		refuse(w, http.StatusMethodNotAllowed, nil, rpcError{codeFailed, "must be GET, POST or DELETE", nil})
 	}
+}
+
+// namesFor says which servers a tenant may use.
+func (g *Gateway) namesFor(tenant string) string {
+	var names []string
+	for name, s := range g.servers {
+		if s.isFor(tenant) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Sprintf("mcp_servers of the daemon's configuration has none for the tenant %q", tenant)
+	}
+	slices.Sort(names)
+	return "mcp_servers of the daemon's configuration has " + strings.Join(names, ", ")
 }
 
 func refuseSession(w http.ResponseWriter, id json.RawMessage) {
