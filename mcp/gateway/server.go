@@ -123,6 +123,8 @@ type Caller struct {
 	Tenant string
 	// Key identifies the caller; no other caller of the tenant has it.
 	Key string
+	// Actor names the caller in records, and Request is the ID of its request; both may be empty.
+	Actor, Request string
 	// Dial connects to the API with the caller's rights.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Client, instead of Dial, returns a client, which the gateway closes.
