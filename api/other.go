@@ -28,7 +28,8 @@ type Other struct {
 // Caller is an authenticated caller, and the tenant that it acts on.
 type Caller struct {
 	Identity
-	On string // the tenant; never AllTenants
+	On      string // the tenant; never AllTenants
+	Request string // ID of the request
 }
 
 // callerKey is the key of a Caller in the context of a request.
@@ -90,7 +91,7 @@ func (c *call) serveOther(o *Other) error {
 		}
 		ctx, cancel := until()
 		defer cancel()
-		c.r = c.r.WithContext(context.WithValue(ctx, callerKey{}, Caller{c.who, tenant}))
+		c.r = c.r.WithContext(context.WithValue(ctx, callerKey{}, Caller{c.who, tenant, c.id}))
 	}
 	http.StripPrefix(strings.TrimSuffix(o.Prefix, "/"), o.Handler).ServeHTTP(c.w, c.r)
 	return nil

@@ -115,7 +115,7 @@ func TestConnectRates(t *testing.T) {
 		o.Auth.Tokens, _ = tokensOf(strings.NewReader(operatorToken + " acme operator ci requests=0.001 requests_burst=1 creates=0.001 creates_burst=1\n"))
 	})
 	id, _ := f.opt.Auth.Tokens.lookup(operatorToken)
-	c, err := client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) { return f.Connect(ctx, Caller{id, "acme"}) }})
+	c, err := client.New(client.Options{Dial: func(ctx context.Context) (net.Conn, error) { return f.Connect(ctx, Caller{Identity: id, On: "acme"}) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestConnectRates(t *testing.T) {
 	if err := f.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Connect(t.Context(), Caller{id, "acme"}); !errors.Is(err, http.ErrServerClosed) {
+	if _, err := f.Connect(t.Context(), Caller{Identity: id, On: "acme"}); !errors.Is(err, http.ErrServerClosed) {
 		t.Errorf("after shutdown: %v", err)
 	}
 }

@@ -76,17 +76,20 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	if q.accept != "" {
 		req.Header.Set("Accept", q.accept)
 	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		if u, ok := errors.AsType[*url.Error](err); ok { // without the made-up URL of a Unix socket
-			err = fmt.Errorf("asking boxd: %w", u.Err)
-		}
-		return nil, err
-	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+	resp, err := c.roundTrip(req)
+	if err == nil && (resp.StatusCode < 200 || resp.StatusCode > 299) {
 		return nil, problem(resp)
 	}
-	return resp, nil
+	return resp, err
+}
+
+// roundTrip returns the answer to a request, whatever its status is.
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok { // without the made-up URL of a Unix socket
+		err = fmt.Errorf("asking boxd: %w", u.Err)
+	}
+	return resp, err
 }
 
 // url builds the address below /v1. It refuses a segment that a server would interpret,

@@ -55,7 +55,7 @@ func (k *keptOutput) tee(cmd *engine.Command, limit int64) {
 // rememberExec adds a command that has ended to the history.
 func (m *Manager) rememberExec(c Caller, u *use, r *admittedExec, started time.Time, res engine.Result) {
 	e := m.entry(u.s.key, r.resolved, r.cmd.Args)
-	e.Box, e.Actor, e.Request = u.box.ID(), c.actorIn(u.s.key.Tenant), c.Request
+	e.Box, e.Actor, e.Request = u.box.ID(), c.ActorIn(u.s.key.Tenant), c.Request
 	e.StartedAt, e.EndedAt, e.Result = started.Round(0), time.Now().Round(0), res
 	e.Memory = u.s.unsampled(started, &res.Receipt)
 	if r.kept.stdout != nil {
@@ -112,8 +112,8 @@ func (m *Manager) entry(key Key, r policy.Resolved, args []string) history.Entry
 	return e
 }
 
-// actorIn is who c is to tenant.
-func (c Caller) actorIn(tenant string) string {
+// ActorIn is who c is to tenant.
+func (c Caller) ActorIn(tenant string) string {
 	if c.Tenant != "" && c.Tenant != tenant { // for example an administrator
 		return c.Tenant + "/" + c.Actor
 	}

@@ -26,7 +26,7 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 		return nil
 	}
 	e.Tenant, e.Session = key.Tenant, key.ID
-	e.Actor, e.Request = c.actorIn(key.Tenant), c.Request
+	e.Actor, e.Request = c.ActorIn(key.Tenant), c.Request
 	if len(e.Reason) > maxAuditArgs { // the log refuses lines that are too long
 		e.Reason = cut(e.Reason) + "…"
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/mcp/gateway"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 type mcpServeFlags struct {
@@ -34,21 +36,34 @@ type mcpServeFlags struct {
 func (a *App) newMCPServe() *cobra.Command {
 	var f mcpServeFlags
 	cmd := &cobra.Command{
-		Use:   "serve [flags] -- CMD [ARG...]",
-		Short: "Run an MCP server in a box, and serve it by HTTP or on stdin and stdout",
-		Long: `Run a server that speaks MCP on stdin and stdout in a box of the daemon, and serve it here: as
+		Use:   "serve [flags] (NAME | -- CMD [ARG...])",
+		Short: "Reach an MCP server of the daemon on stdin and stdout, or run one in a box and serve it",
+		Long: `With NAME, a key of mcp_servers in the daemon's configuration: speak MCP on stdin and stdout
+for that server, which the daemon runs. This is for desktop programs that start their servers;
+others connect to /mcp/NAME of the daemon. How the server runs follows from the configuration.
+The end of stdin ends calls in progress and the session.
+
+With CMD: run a server that speaks MCP on stdin and stdout in a box of the daemon, and serve it here: as
 streamable HTTP on a port of this host, with a token that is printed, or with --stdio on stdin
-and stdout. The box goes with this command. Servers that stay are keys of mcp_servers in the
-daemon's configuration.
+and stdout. The box goes with this command.
 
 --mode says which clients share a process: shared, all of them; session, each session of the
 protocol has a process and a box of its own; request, each request has a process.`,
-		Example: `  boxd mcp serve -v /srv/notes:/notes:ro -- mcp-server-filesystem /notes
+		Example: `  boxd mcp serve notes
+  boxd mcp serve -v /srv/notes:/notes:ro -- mcp-server-filesystem /notes
   boxd mcp serve --stdio --profile offline_readonly -- python3 server.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && cmd.ArgsLenAtDash() < 0 && serverName.MatchString(args[0]) {
+				if err := f.checkNamed(cmd); err != nil {
+					return err
+				}
+				return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
+					return gateway.Bridge(ctx, gateway.BridgeOptions{Server: args[0], Client: c, In: a.Stdin, Out: a.Stdout, Logger: a.logger()})
+				})
+			}
 			_, command, err := afterDash(cmd, args)
 			if err == nil && len(command) == 0 {
-				err = usageError(cmd, "the command of the server is missing")
+				err = usageError(cmd, "the NAME of a server of the daemon, or -- and the command of another one, is missing")
 			}
 			if err != nil {
 				return err
@@ -101,11 +116,29 @@ protocol has a process and a box of its own; request, each request has a process
 	return cmd
 }
 
+// serverName are the names that servers of the daemon can have.
+var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+
+// checkNamed refuses flags that say how a server runs, together with the name of one that the daemon runs.
+func (f *mcpServeFlags) checkNamed(cmd *cobra.Command) (err error) {
+	daemon := &cobra.Command{}
+	(&remoteFlags{}).registerDaemon(daemon)
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if err == nil && flag.Name != "stdio" && daemon.Flags().Lookup(flag.Name) == nil {
+			err = &engine.FieldError{Field: "--" + flag.Name, Value: spec.Quote(flag.Value.String()), Rule: "cannot be given with the name of a server: mcp_servers of the daemon's configuration says how it runs"}
+		}
+	})
+	return err
+}
+
+// logger returns a log for people, on stderr.
+func (a *App) logger() *slog.Logger { return slog.New(slog.NewTextHandler(a.Stderr, nil)) }
+
 func (a *App) mcpServe(ctx context.Context, c *client.Client, f *mcpServeFlags) error {
 	s := f.server
 	token := rand.Text()
 	who := gateway.Caller{Key: s.Name, Client: func() (*client.Client, error) { return c, nil }}
-	g := gateway.New(gateway.Options{Version: a.Version, Servers: []gateway.Server{s}, End: true, Logger: slog.New(slog.NewTextHandler(a.Stderr, nil)),
+	g := gateway.New(gateway.Options{Version: a.Version, Servers: []gateway.Server{s}, End: true, Logger: a.logger(),
 		Caller: func(r *http.Request) (gateway.Caller, error) {
 			if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+token)) == 0 {
 				return gateway.Caller{}, errors.New("the token is missing or wrong: boxd mcp serve has printed it")

@@ -1,16 +1,19 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/http"
 
 	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/mcp"
 	"github.com/boxd/boxd/mcp/gateway"
+	"github.com/boxd/boxd/session"
 )
 
 // mcpPath is where language models find their tools on the API's listeners. Servers in boxes are below.
@@ -39,8 +42,13 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 			lasting, _ := api.CallerOf(r.Context())
 			lasting.Gone = nil
 			dial := func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, lasting) }
-			return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Dial: dial}, nil
+			// As sessions record it; see session.Caller.
+			actor := session.Caller{Tenant: lasting.Tenant, Actor: lasting.Actor}.ActorIn(lasting.On)
+			return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Actor: actor, Request: lasting.Request, Dial: dial}, nil
 		}}
+		if d.audit != nil {
+			o.Record, o.Recordable = d.recordToolCall, d.audit.Healthy
+		}
 		for name, s := range d.Config.MCPServers {
 			o.Servers = append(o.Servers, boxedServer(name, s))
 		}
@@ -48,6 +56,15 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 		others = append(others, api.Other{Prefix: mcpPath + "/", Handler: d.gateway, Refuse: mcp.Refuse})
 	}
 	return others
+}
+
+// recordToolCall writes a line of the audit log about a call through the gateway.
+func (d *daemon) recordToolCall(c gateway.ToolCall) error {
+	decision := map[string]string{gateway.CallOK: audit.Done, gateway.CallRefused: audit.Deny}[c.Verdict]
+	return d.audit.Append(audit.Entry{
+		Action: "mcp-call", Tenant: c.Caller.Tenant, Actor: c.Caller.Actor, Request: c.Caller.Request, Session: c.Session, Process: c.Process,
+		Decision: cmp.Or(decision, audit.Failed), Reason: c.Reason, Details: map[string]any{"server": c.Server, "tool": c.Tool, "verdict": c.Verdict},
+	})
 }
 
 // mcpCaller returns the sender of a request that package api has admitted.

@@ -41,6 +41,10 @@ type Options struct {
 	Servers []Server
 	// Caller returns the sender of a request, which was authenticated before.
 	Caller func(*http.Request) (Caller, error)
+	// Record writes the record of a call of a tool, when the call has ended; nil: there are no records. Recordable, which goes
+	// with it, returns why no record can be written now: calls are refused then.
+	Record     func(ToolCall) error
+	Recordable func() error
 	// End means that Close ends the processes.
 	End bool
 	// Logger; nil is slog.Default.
@@ -132,8 +136,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := g.servers[strings.Trim(r.URL.Path, "/")]
-	if s == nil || len(s.Tenants) > 0 && !slices.Contains(s.Tenants, who.Tenant) {
-		refuse(w, http.StatusNotFound, nil, rpcError{codeFailed, fmt.Sprintf("there is no server %.100q: mcp_servers names those that there are", strings.Trim(r.URL.Path, "/")), nil})
+	if s == nil || !s.isFor(who.Tenant) {
+		refuse(w, http.StatusNotFound, nil, rpcError{codeFailed, fmt.Sprintf("there is no server %.100q: %s", strings.Trim(r.URL.Path, "/"), g.namesFor(who.Tenant)), nil})
 		return
 	}
 	// Close ends what is in progress, before it lets go of the processes.
@@ -171,6 +175,21 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, POST, DELETE")
 		refuse(w, http.StatusMethodNotAllowed, nil, rpcError{codeFailed, "must be GET, POST or DELETE", nil})
 	}
+}
+
+// namesFor says which servers a tenant may use.
+func (g *Gateway) namesFor(tenant string) string {
+	var names []string
+	for name, s := range g.servers {
+		if s.isFor(tenant) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Sprintf("mcp_servers of the daemon's configuration has none for the tenant %q", tenant)
+	}
+	slices.Sort(names)
+	return "mcp_servers of the daemon's configuration has " + strings.Join(names, ", ")
 }
 
 func refuseSession(w http.ResponseWriter, id json.RawMessage) {
@@ -221,8 +240,17 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		refuse(w, http.StatusBadRequest, nil, rpcError{codeInvalidRequest, err.Error(), nil})
 		return
 	}
+	record := g.record(s, who, m)
+	defer func() { g.writeRecord(record) }()
+	if record != nil {
+		if err := g.opt.Recordable(); err != nil {
+			record.ended(outcome{CallRefused, "calls could not be recorded"})
+			refuse(w, http.StatusServiceUnavailable, m.id, rpcError{codeFailed, "calls of tools cannot be recorded, so they are refused: " + err.Error(), nil})
+			return
+		}
+	}
 	if version := r.Header.Get("Mcp-Protocol-Version"); version >= statelessSince || m.method == "server/discover" {
-		g.stateless(w, r, s, who, m, version)
+		g.stateless(w, r, s, who, m, version, record)
 		return
 	}
 	var t *session
@@ -244,6 +272,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 	}
 	if t != nil {
 		defer g.doneSession(t)
+		record.at(t.host.at.box, "")
 	}
 	if m.id == nil || m.method == "" {
 		g.oneWay(r.Context(), t, who, m)
@@ -258,7 +287,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 		}
 		return
 	}
-	g.answer(r.Context(), out, s, t, who, m, nil)
+	g.answer(r.Context(), out, s, t, who, m, record, nil)
 }
 
 // oneWay handles a notification, or a response to a request of the server.
@@ -305,15 +334,22 @@ func (g *Gateway) initialize(ctx context.Context, out *stream, t *session, who C
 	return result.members["result"] != nil && out.err == nil
 }
 
-// answer answers a request by that of the server. finish changes it; nil: it stays as it is.
-func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session, who Caller, m *message, finish func(*message) *message) {
+// answer answers a request by that of the server. record, which may be nil, gets the outcome. finish changes the answer; nil:
+// it stays as it is.
+func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session, who Caller, m *message, record *ToolCall, finish func(*message) *message) {
 	err := g.with(ctx, s, t, who, func(p *process) error {
+		record.at(p.session, p.id)
 		x, cancel, err := g.begin(ctx, p, t, m, out.plain, finish)
 		if err != nil {
 			return err
 		}
 		done := out.copy(ctx, x.out)
 		cancel()
+		if done {
+			record.ended(x.outcome)
+		} else {
+			record.ended(endedEarly)
+		}
 		switch {
 		case done || out.err != nil:
 			return nil
@@ -324,6 +360,11 @@ func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session
 		}
 	})
 	if err != nil {
+		record.ended(failedCall(ctx, err))
+		if errors.Is(err, errNoProcess) {
+			refuseSession(out.w, m.id)
+			return
+		}
 		out.fail(err)
 	}
 }
@@ -361,6 +402,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 		return answer
 	}}
 	if own != nil {
+		x.outcome = outcome{CallRefused, "tools.allow does not have it, or its parameters are ambiguous"}
 		x.out = newQueue(p.account)
 		x.out.end(x.finish(own).encode())
 		return x, func() {}, nil
@@ -369,7 +411,8 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 	return x, cancel, err
 }
 
-// with calls use with the process of a request. t is nil for requests without a session of the protocol.
+// with calls use with the process of a request. t is nil for requests without a session of the protocol. If the process of t has
+// ended, it ends t and returns errNoProcess.
 func (g *Gateway) with(ctx context.Context, s *Server, t *session, who Caller, use func(*process) error) error {
 	if s.Mode == ModeRequest {
 		return g.once(ctx, s, who, use)
@@ -382,8 +425,8 @@ func (g *Gateway) with(ctx context.Context, s *Server, t *session, who Caller, u
 	defer h.release()
 	if errors.Is(err, errNoProcess) {
 		g.endSession(t)
-		return s.failed(PhaseLost, errors.New("its process has ended: initialize a new session"))
-	} else if err != nil {
+	}
+	if err != nil {
 		return err
 	}
 	return use(p)

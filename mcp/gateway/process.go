@@ -32,6 +32,8 @@ type exchange struct {
 	out *queue
 	// finish changes the response before it is sent; nil: it stays as it is.
 	finish func(*message) *message
+	// outcome says how a call of a tool has ended. It is set before out is closed.
+	outcome outcome
 }
 
 // process is a server that runs, with its streams.
@@ -159,6 +161,7 @@ func (p *process) endAll(f *Failure) {
 	p.pending, p.order = map[int64]*exchange{}, nil
 	p.mu.Unlock()
 	for _, x := range all {
+		x.outcome = outcome{CallError, "phase " + f.Phase}
 		x.out.end(f.response(&message{id: x.id}).encode())
 	}
 }
@@ -270,7 +273,11 @@ func (p *process) answered(m *message) {
 	if x.finish != nil {
 		m = x.finish(m)
 	}
+	if x.method == "tools/call" {
+		x.outcome = answeredCall(m)
+	}
 	if !x.out.last(m.encode()) { // or the client is gone
+		x.outcome = outcome{CallError, "phase " + PhaseRun}
 		x.out.end(p.s.failed(PhaseRun, errHeld).response(m).encode())
 	}
 }
@@ -349,6 +356,7 @@ func (p *process) cancel(n int64, reason string) {
 	if x == nil {
 		return
 	}
+	x.outcome = endedEarly
 	x.out.end(nil)
 	if x.method != "initialize" { // which may not be cancelled
 		_ = p.send(request(nil, "notifications/cancelled", map[string]any{"requestId": n, "reason": reason})) // it reads nothing: it learns nothing

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,6 +62,11 @@ type Server struct {
 	MaxSessions    int           // sessions of the protocol of one tenant; above that, the one that was not used longest ends
 	Tools          Tools
 	Tenants        []string // who may use it; empty: all
+}
+
+// isFor reports whether a tenant may use the server.
+func (s *Server) isFor(tenant string) bool {
+	return len(s.Tenants) == 0 || slices.Contains(s.Tenants, tenant)
 }
 
 // Defaults of a [Server].
@@ -117,6 +123,8 @@ type Caller struct {
 	Tenant string
 	// Key identifies the caller; no other caller of the tenant has it.
 	Key string
+	// Actor names the caller in records, and Request is the ID of its request; both may be empty.
+	Actor, Request string
 	// Dial connects to the API with the caller's rights.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Client, instead of Dial, returns a client, which the gateway closes.

@@ -10,7 +10,7 @@ var legacyVersions = []string{legacyVersion, "2025-06-18", "2025-03-26", "2024-1
 
 // stateless handles a request of a revision without sessions of the protocol. The server speaks an older
 // one with the gateway, so answers get what the newer one adds.
-func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, s *Server, who Caller, m *message, version string) {
+func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, s *Server, who Caller, m *message, version string, record *ToolCall) {
 	if version == "" {
 		version = statelessSince
 	}
@@ -44,7 +44,7 @@ func (g *Gateway) stateless(w http.ResponseWriter, r *http.Request, s *Server, w
 	out := newStream(w, r)
 	out.id = m.id
 	if m.method != "server/discover" {
-		g.answer(r.Context(), out, s, nil, who, m, func(answer *message) *message { return complete(answer, m.method) })
+		g.answer(r.Context(), out, s, nil, who, m, record, func(answer *message) *message { return complete(answer, m.method) })
 		return
 	}
 	err := g.with(r.Context(), s, nil, who, func(p *process) error {

@@ -46,26 +46,42 @@ const (
 	memory     = `{command: [NODE, MODULES/@modelcontextprotocol/server-memory/dist/index.js], env: {MEMORY_FILE_PATH: /workspace/memory.json}, MOUNT, mode: %s}`
 )
 
-// The official clients and the inspector use servers of npm in boxes, in every mode.
+// The official clients and the inspector use servers of npm in boxes, in every mode, by HTTP and through "boxd mcp serve NAME".
 func TestServed(t *testing.T) {
 	testutil.Long(t)
 	s := served(t, fmt.Sprintf("  shared: "+everything+"\n  session: "+everything+"\n  filesystem: "+filesystem+"\n  memory: "+memory+"\n", "shared", "session", "session", "request"))
 	both := `"legacy" 2025-11-25, "auto" 2026-07-28, {"pin":"2026-07-28"} 2026-07-28, "old" `
+	boxd, _ := testutil.BuildBinaries(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(tokenA), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		path, server, mode, want string
-		full                     bool // request pays for a Node with every message
+		full, stdio              bool // full: request pays for a Node with every message
 	}{
-		{"shared", "everything", "shared", both, false},
-		{"session", "everything", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true},
-		{"filesystem", "filesystem", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true},
-		{"memory", "memory", "request", both, true},
+		{"shared", "everything", "shared", both, false, false},
+		{"shared", "everything", "shared", both, false, true},
+		{"session", "everything", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true, false},
+		{"session", "everything", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true, true},
+		{"filesystem", "filesystem", "session", `"legacy" 2025-11-25, "auto" 2025-11-25, "old" `, true, false},
+		{"memory", "memory", "request", both, true, false},
+		{"memory", "memory", "request", both, true, true},
 	} {
 		if c.full && !testutil.Full() {
 			continue
 		}
-		t.Run(c.path, func(t *testing.T) {
+		way := map[string]any{"url": s.at(c.path).endpoint(), "token": tokenA}
+		if c.stdio {
+			way = map[string]any{"command": boxd, "args": []string{"mcp", "serve", c.path, "--url", s.url, "--token-file", token}}
+		}
+		t.Run(fmt.Sprintf("%s,stdio=%v", c.path, c.stdio), func(t *testing.T) {
+			how, err := json.Marshal(way)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var got []string
-			for line := range strings.Lines(output(t, node(t, "served.mjs", s.at(c.path).endpoint(), tokenA, c.server, c.mode))) {
+			for line := range strings.Lines(output(t, node(t, "served.mjs", string(how), c.server, c.mode))) {
 				var one struct {
 					Era      json.RawMessage
 					Revision string

@@ -1,16 +1,21 @@
 // Drives a server behind the gateway with the official clients for TypeScript.
 //
-//   node served.mjs URL TOKEN SERVER MODE
+//   node served.mjs WAY SERVER MODE
 //
+// WAY is JSON: {"url": …, "token": …} for HTTP, {"command": …, "args": […]} for a program on stdin and stdout.
 // It prints a line of JSON for each client: the revision that was negotiated.
 import assert from "node:assert/strict";
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 import { Client as OldClient } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport as OldHTTP } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { StdioClientTransport as OldStdio } from "@modelcontextprotocol/sdk/client/stdio.js";
 
-const [url, token, server, mode] = process.argv.slice(2);
+const [server, mode] = process.argv.slice(3);
+const way = JSON.parse(process.argv[2]);
 const info = { name: "typescript", version: "1" };
-const header = { requestInit: { headers: { Authorization: `Bearer ${token}` } } };
+const header = { requestInit: { headers: { Authorization: `Bearer ${way.token}` } } };
+const open = (HTTP, Stdio) => (way.url ? new HTTP(new URL(way.url), header) : new Stdio(way));
 const text = (result) => result.content.filter((c) => c.type === "text").map((c) => c.text).join("");
 
 const uses = {
@@ -50,15 +55,15 @@ const uses = {
 const eras = mode === "session" ? ["legacy", "auto"] : ["legacy", "auto", { pin: "2026-07-28" }];
 for (const era of eras) {
   const client = new Client(info, { versionNegotiation: { mode: era } });
-  await client.connect(new StreamableHTTPClientTransport(new URL(url), header));
+  await client.connect(open(StreamableHTTPClientTransport, StdioClientTransport));
   await uses[server](client, (p, o) => client.callTool(p, o));
   console.log(JSON.stringify({ era, revision: client.getNegotiatedProtocolVersion?.() ?? "" }));
   await client.close();
 }
 const old = new OldClient(info);
-const transport = new OldHTTP(new URL(url), header);
+const transport = open(OldHTTP, OldStdio);
 await old.connect(transport);
 await uses[server](old, (p, o) => old.callTool(p, undefined, o));
-await transport.terminateSession();
+await transport.terminateSession?.();
 await old.close();
 console.log(JSON.stringify({ era: "old", revision: "" }));

@@ -109,6 +109,8 @@ def wait(args, token):
     """Waits until the call is cancelled."""
     event = cancelled[threading.get_ident()] = threading.Event()
     print("waiting", file=sys.stderr, flush=True)
+    if token is not None:
+        write({"method": "notifications/progress", "params": {"progressToken": token, "progress": 0}})
     event.wait(args.get("seconds", 60))
     return text("waited")
 
