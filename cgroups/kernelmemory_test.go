@@ -163,6 +163,13 @@ func TestKernelMemory(t *testing.T) {
 	check(t, g.v1[0].box.Close())
 	check(t, h.proveSockets(on, id))
 	mustBeGone(t, h, id)
+	// A host that trusts an earlier proof makes none, but still looks whether there is an account.
+	trusting := testHost(t)
+	trusting.TrustKernelMemory()
+	check(t, trusting.CheckKernelMemory(id))
+	if trusting.kernel.hold != nil {
+		t.Error("a trusting host makes the proof")
+	}
 	// Use a hierarchy without such an account: that of another controller.
 	other := h.of("pids")
 	if !other.v1 || other.has("memory") {

@@ -22,7 +22,7 @@ import (
 
 // The state directory:
 //
-//	lock             held while an instance is made or dead ones are swept
+//	lock             held while an instance is made or dead ones are swept; its content is a kernelProof
 //	ids/<n>          symlink to <instance>/<box>, the owner of range n
 //	stuck-<instance> what could not be removed of it, and when to retry
 //	<instance>/lock  locked as long as the launcher lives

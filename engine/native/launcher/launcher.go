@@ -235,7 +235,7 @@ func (l *Launcher) openHost(o options) error {
 		return err
 	}
 	// The first box waits for the answer, so this starts early. Host.Close waits for it too.
-	go func() { _ = l.cgroups.CheckKernelMemory(proofName(l.instance.dir)) }()
+	go l.proveKernelMemory(o.oneBox)
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
 	}
