@@ -126,31 +126,11 @@ func (b *bench) poolSession(ctx context.Context) {
 				return err
 			}
 		}
-		n, hits := 0, int64(0)
+		n := 0
 		s, err := b.alternate(max(b.n/10, 5), timed(bare), func() (time.Duration, error) {
-			for end := time.Now().Add(time.Minute); ; time.Sleep(25 * time.Millisecond) {
-				state, err := d.client.Status(ctx)
-				if err != nil {
-					return 0, err
-				}
-				if p := state.Pool; p != nil && p.Ready > 0 {
-					hits = p.Hits
-					break
-				}
-				if time.Now().After(end) {
-					return 0, errors.New("the pool is empty after a minute")
-				}
-			}
 			n++
-			took, err := timed(func() error { return fresh(sessionName(n)) })()
-			if err != nil {
-				return 0, err
-			}
-			state, err := d.client.Status(ctx)
-			if err != nil || state.Pool.Hits != hits+1 {
-				return 0, errors.Join(errors.New("the box is not of the pool"), err)
-			}
-			return took, d.client.Remove(ctx, sessionName(n))
+			took, err := d.fromPool(ctx, func() error { return fresh(sessionName(n)) })
+			return took, errors.Join(err, d.client.Remove(ctx, sessionName(n)))
 		})
 		if err != nil {
 			return err
@@ -158,6 +138,33 @@ func (b *bench) poolSession(ctx context.Context) {
 		b.times("create.pool.daemon", what, s[1], s[0], "", goal{"≤ 5 × bare", s[1].p50() <= 5*s[0].p50()})
 		return nil
 	})
+}
+
+// fromPool waits until the pool has a box, and returns how long f takes, which must use it.
+func (s *served) fromPool(ctx context.Context, f func() error) (time.Duration, error) {
+	var before int64
+	for end := time.Now().Add(time.Minute); ; time.Sleep(25 * time.Millisecond) {
+		state, err := s.client.Status(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if p := state.Pool; p != nil && p.Ready > 0 {
+			before = p.Hits
+			break
+		}
+		if time.Now().After(end) {
+			return 0, errors.New("the pool is empty after a minute")
+		}
+	}
+	took, err := timed(f)()
+	if err != nil {
+		return 0, err
+	}
+	state, err := s.client.Status(ctx)
+	if err == nil && state.Pool.Hits != before+1 {
+		err = errors.New("the box is not of the pool")
+	}
+	return took, err
 }
 
 // awaitBlank waits until the pool has a box.

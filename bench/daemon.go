@@ -108,13 +108,14 @@ func sessionName(i int) string { return fmt.Sprintf("bench-%d", i) }
 
 // crowdSizes are the number of idle sessions, and of sessions that are created at once.
 const (
-	crowd      = 1000
-	rush       = 100
-	crowdRSS   = 60 << 20
-	crowdTime  = 5 * time.Second  // for creating them all
-	idleWindow = 20 * time.Second // in which the processor time of an idle daemon is measured
-	statusGoal = 5 * time.Millisecond
-	rushTarget = 2.0 // times the same exec without the rush
+	crowd       = 1000
+	rush        = 100
+	crowdRSS    = 60 << 20
+	crowdTime   = 5 * time.Second  // for creating them all
+	idleWindow  = 20 * time.Second // in which the processor time of an idle daemon is measured
+	statusGoal  = 5 * time.Millisecond
+	readyTarget = time.Second // of a start after SIGKILL
+	rushTarget  = 2.0         // times the same exec without the rush
 )
 
 // crowded measures a daemon with many sessions.
@@ -140,8 +141,36 @@ func (b *bench) crowded(ctx context.Context) {
 			return err
 		}
 		b.times("crowd.status", "status with "+what, status[0], nil, "", goal{"≤ 5 ms", status[0].p50() <= statusGoal})
-		return nil
+		return b.killed(ctx, what, s)
 	})
+}
+
+// killed measures the starts of a daemon that was killed, with the sessions that it had.
+func (b *bench) killed(ctx context.Context, what string, s *served) error {
+	var ready, first, all series
+	for range 5 {
+		if err := s.Kill(); err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := s.Start(); err != nil {
+			return err
+		}
+		ready = append(ready, time.Since(began))
+		if err := s.exec(ctx, sessionName(crowd-1)); err != nil {
+			return err
+		}
+		first = append(first, time.Since(began))
+		err := atOnce(crowd, clients, func(i int) error { _, err := s.client.Session(ctx, sessionName(i)); return err })
+		if err != nil {
+			return err
+		}
+		all = append(all, time.Since(began))
+	}
+	b.times("crowd.ready", what+", from the start after SIGKILL to READY=1", ready, nil, "", goal{"≤ 1 s", ready.p50() <= readyTarget})
+	b.times("crowd.ready.exec", "… to the first exit of a command in one of them", first, nil, "", goal{})
+	b.times("crowd.ready.all", "… to an answer from each of them", all, nil, "", goal{})
+	return nil
 }
 
 // idleTime measures the processor time of an idle daemon. The kernel counts in ticks of

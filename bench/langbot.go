@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"time"
 
@@ -111,6 +112,7 @@ func (b *bench) langbots(ctx context.Context) {
 			goal{fmt.Sprintf("≥ %d/s", langbotRateTarget), perSecond(many[1].p50()) >= langbotRateTarget})
 		return errors.Join(b.langbotCold(ctx, d), b.lines(ctx, d))
 	})
+	b.langbotPool(ctx)
 }
 
 // langbotCold measures commands whose session has to be created.
@@ -128,6 +130,36 @@ func (b *bench) langbotCold(ctx context.Context, d *door) error {
 	}
 	b.times("langbot.new", what, cold[1], cold[0], "sh -lc true", goal{"≤ 15 ms", cold[1].p50() <= langbotColdTarget})
 	return nil
+}
+
+// langbotPool measures the same while the pool has a box each time.
+func (b *bench) langbotPool(ctx context.Context) {
+	const what = "box_exec of true in a new session, from the pool"
+	if err := os.Setenv("BOXD_POOL", "1"); err != nil {
+		b.fail("langbot.new.pool", err)
+		return
+	}
+	defer os.Unsetenv("BOXD_POOL")
+	b.withDoor(ctx, 1, func(d *door) error {
+		fresh := func(session string) error { return d.run(ctx, 0, session, "true") }
+		for _, session := range []string{"first", "second"} { // so that such boxes are in demand
+			if err := fresh(session); err != nil {
+				return err
+			}
+		}
+		n := 0
+		s, err := b.alternate(max(b.n/10, 5), timed(bareShell), func() (time.Duration, error) {
+			n++
+			session := sessionName(n)
+			took, err := d.fromPool(ctx, func() error { return fresh(session) })
+			return took, errors.Join(err, d.bots[0].Call(ctx, &inLangbot, "box_delete_session", object{"session_id": session}, nil))
+		})
+		if err != nil {
+			return err
+		}
+		b.times("langbot.new.pool", what, s[1], s[0], "sh -lc true", goal{"≤ 5 × bare", s[1].p50() <= 5*s[0].p50()})
+		return nil
+	})
 }
 
 // lines measures a stream of lines, each of which is a message.

@@ -147,6 +147,7 @@ func (s *store) flush() {
 	}
 	err := commit(db, batch)
 	for _, p := range batch {
+		p.changes = nil // a session keeps its last recording, and need not keep the bytes
 		p.done <- err
 	}
 }

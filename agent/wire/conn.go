@@ -88,7 +88,6 @@ type Conn struct {
 	start int    //
 	end   int    //
 	fds   []int  // received, not yet given to a frame
-	oob   []byte //
 
 	begun     time.Time // when the wait for the rest of a frame began; zero if there is none
 	limited   bool      // reads have a deadline, see limitFrame
@@ -109,11 +108,7 @@ func (c *Conn) SendWithin(patience time.Duration) {
 }
 
 func newConn(sock socket) *Conn {
-	return &Conn{
-		sock: sock,
-		in:   make([]byte, 8<<10),
-		oob:  make([]byte, unix.CmsgSpace(4*MaxFDs)),
-	}
+	return &Conn{sock: sock}
 }
 
 // FileConn makes a Conn from a connected stream socket; it takes ownership of f.
@@ -158,11 +153,7 @@ func (c *Conn) RefuseFDs() {
 // Distrust is for a peer that may send descriptors only to make this process wait: the last
 // close of one can take hours. With Distrust, nothing waits for such a close, not even for
 // descriptors that were sent but never received. Call it before the first Receive.
-func (c *Conn) Distrust() {
-	c.foreign = true
-	// recvmsg(2) itself closes descriptors that do not fit in here, and waits for that.
-	c.oob = make([]byte, unix.CmsgSpace(4*scmMaxFD))
-}
+func (c *Conn) Distrust() { c.foreign = true }
 
 // scmMaxFD is SCM_MAX_FD of the kernel, the most that one message can carry.
 const scmMaxFD = 253
@@ -293,8 +284,8 @@ func (c *Conn) parse() (*Frame, error) {
 	c.start += HeaderSize + length
 	if c.start == c.end {
 		c.start, c.end = 0, 0
-		if cap(c.in) > 64<<10 {
-			c.in = make([]byte, 8<<10)
+		if len(c.in) > 64<<10 {
+			c.in = nil
 		}
 	}
 	return f, nil
@@ -314,17 +305,50 @@ func (c *Conn) reserve(n int) {
 	c.in = buf
 }
 
+// Buffers of reads, shared by all connections.
+var (
+	dataBuffers   = sync.Pool{New: func() any { b := make([]byte, dataSize); return &b }}
+	rightsBuffers = sync.Pool{New: func() any { b := make([]byte, unix.CmsgSpace(4*scmMaxFD)); return &b }}
+)
+
+// dataSize is the size of a buffer for data. Only longer frames have another one.
+const dataSize = 8 << 10
+
 // fill reads the bytes and descriptors that have arrived.
 func (c *Conn) fill() error {
-	if c.end == len(c.in) {
-		c.reserve(c.end - c.start + HeaderSize + 1)
-	}
 	if err := c.limitFrame(); err != nil {
 		return err
 	}
-	n, oobn, flags, _, err := c.sock.ReadMsgUnix(c.in[c.end:], c.oob)
+	// A daemon has a connection for each box, and most boxes are idle: they wait without a buffer, and on little
+	// stack.
+	if s, ok := c.sock.(*polled); ok && c.start == c.end {
+		if len(c.in) == dataSize {
+			whole := c.in
+			dataBuffers.Put(&whole)
+		}
+		c.in = nil
+		if err := s.await(); err != nil {
+			return err
+		}
+	}
+	return c.receive()
+}
+
+func (c *Conn) receive() error {
+	if c.in == nil {
+		c.in = *dataBuffers.Get().(*[]byte)
+	} else if c.end == len(c.in) {
+		c.reserve(c.end - c.start + HeaderSize + 1)
+	}
+	buf := rightsBuffers.Get().(*[]byte)
+	defer rightsBuffers.Put(buf)
+	oob := *buf // recvmsg(2) itself closes descriptors that do not fit, and waits for that
+	if !c.foreign {
+		oob = oob[:unix.CmsgSpace(4*MaxFDs)]
+	}
+	n, oobn, flags, _, err := c.sock.ReadMsgUnix(c.in[c.end:], oob)
 	if oobn > 0 {
-		fds, err := parseRights(c.oob[:oobn])
+		fds, err := parseRights(oob[:oobn])
 		if c.fds = append(c.fds, fds...); err != nil {
 			return err
 		}

@@ -40,6 +40,21 @@ func (s *polled) send(b, rights []byte) (n int, err error) {
 	return n, err
 }
 
+// await returns when a read need not wait. It fails at the deadline of limitRead.
+func (s *polled) await() error {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(readable)
+}
+
+// readable reports whether a read of fd need not wait. After an error the read decides.
+func readable(fd uintptr) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return n > 0 || err != nil
+}
+
 func (s *polled) limitRead(end time.Time) error { return s.SetReadDeadline(end) }
 
 func (s *polled) abort() { _ = s.Close() }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
+	"syscall"
 
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
@@ -18,14 +20,29 @@ type drained struct {
 	left int // unread bytes of those held at the cut
 }
 
+// copyBuffers are the buffers of copies to writers without descriptors. io.Copy makes one of 32 KiB for each
+// stream, which was two thirds of what a daemon allocates for a command.
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
 // WriteTo implements io.WriterTo, so that os.File can splice.
 func (d *drained) WriteTo(w io.Writer) (int64, error) {
-	n, err := io.Copy(w, d.file)
+	n, err := copyFile(w, d.file)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, err
 	}
 	rest, err := io.Copy(w, struct{ io.Reader }{d})
 	return n + rest, err
+}
+
+func copyFile(w io.Writer, f *os.File) (int64, error) {
+	_, reads := w.(io.ReaderFrom)
+	_, spliced := w.(syscall.Conn)
+	if reads || spliced {
+		return io.Copy(w, f)
+	}
+	b := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(b)
+	return io.CopyBuffer(w, struct{ io.Reader }{f}, *b)
 }
 
 func (d *drained) Read(b []byte) (int, error) {

@@ -499,16 +499,40 @@ func (t *Setting) Text(v reflect.Value) string {
 // It ignores other fields of src.
 func CopyFields(dst, src any) {
 	to, from := reflect.ValueOf(dst).Elem(), reflect.ValueOf(src)
-	for _, f := range reflect.VisibleFields(from.Type()) {
-		if f.Anonymous || !f.IsExported() {
-			continue
-		}
-		v, target := from.FieldByIndex(f.Index), to.FieldByName(f.Name)
-		if v.Kind() == reflect.Pointer && target.IsValid() && target.Kind() != reflect.Pointer {
+	for _, pair := range pairsOf(to.Type(), from.Type()) {
+		v, target := from.FieldByIndex(pair.from), to.FieldByIndex(pair.to)
+		if v.Type() != target.Type() {
 			v = v.Elem()
 		}
-		if v.IsValid() && target.IsValid() && v.Type() == target.Type() {
+		if v.IsValid() {
 			target.Set(v)
 		}
 	}
+}
+
+// fieldPair is the index of a field in two structs. The field of from has the type of the one in
+// to, or is a pointer to it.
+type fieldPair struct{ to, from []int }
+
+// pairs has the []fieldPair of each [2]reflect.Type, because reflection takes longer to find them than
+// a session to be read.
+var pairs sync.Map
+
+func pairsOf(to, from reflect.Type) []fieldPair {
+	key := [2]reflect.Type{to, from}
+	if known, ok := pairs.Load(key); ok {
+		return known.([]fieldPair)
+	}
+	var list []fieldPair
+	for _, f := range reflect.VisibleFields(from) {
+		target, ok := to.FieldByName(f.Name)
+		if !ok || f.Anonymous || !f.IsExported() {
+			continue
+		}
+		if f.Type == target.Type || f.Type.Kind() == reflect.Pointer && f.Type.Elem() == target.Type {
+			list = append(list, fieldPair{target.Index, f.Index})
+		}
+	}
+	pairs.Store(key, list)
+	return list
 }
