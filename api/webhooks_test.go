@@ -15,11 +15,11 @@ import (
 func TestWebhookStates(t *testing.T) {
 	f := serve(t, func(o *Options, _ *policy.Config) {
 		o.Webhooks = func() []apitypes.WebhookState {
-			return []apitypes.WebhookState{{Name: "ci", Pending: 2, Bytes: 300, Delivered: 5, Failed: 7, Dropped: 1, Error: "refused"}}
+			return []apitypes.WebhookState{{Name: "ci", Host: "ci.example:8443", Pending: 2, Bytes: 300, Delivered: 5, Failed: 7, Dropped: 1, Error: "refused"}}
 		}
 	})
 	for token, want := range map[string]bool{adminToken: true, operatorToken: false, viewerToken: false, scraperToken: true} {
-		if _, body := f.raw("GET", "/v1/status", token, ""); strings.Contains(string(body), `"webhooks":[{"name":"ci","pending":2,"bytes":300,"delivered":5,"failed":7,"dropped":1,"error":"refused"}]`) != want {
+		if _, body := f.raw("GET", "/v1/status", token, ""); strings.Contains(string(body), `"webhooks":[{"name":"ci","host":"ci.example:8443","pending":2,"bytes":300,"delivered":5,"failed":7,"dropped":1,"error":"refused"}]`) != want {
 			t.Errorf("%s: %s", token, body)
 		}
 	}

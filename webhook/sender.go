@@ -179,6 +179,7 @@ const closePatience = 2 * time.Second
 // State describes the queue of a receiver. Counters begin with the sender.
 type State struct {
 	Name      string
+	Host      string    // of the URL, with its port; path and query can be secrets
 	Pending   int       // messages
 	Bytes     int64     // of their bodies
 	Oldest    time.Time // zero: none is pending

@@ -322,7 +322,7 @@ func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		down, attempts, arrived := true, 0, map[string]int{}
-		o := options("http://receiver.test")
+		o := options("http://receiver.test:8080/hidden?key=hidden")
 		o.transport = transport(func(r *http.Request) (int, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -347,7 +347,7 @@ func TestOutage(t *testing.T) {
 		}
 		mu.Unlock()
 		s.Close()
-		if st := s.States()[0]; st.Pending != n || st.Dropped != 0 || st.Error != "connection refused" {
+		if st := s.States()[0]; st.Pending != n || st.Dropped != 0 || st.Error != "connection refused" || st.Host != "receiver.test:8080" {
 			t.Errorf("%+v", st)
 		}
 		s = New(o)

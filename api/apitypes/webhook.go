@@ -23,6 +23,7 @@ type WebhookData struct {
 // WebhookState is the state of the deliveries to one receiver since the daemon started.
 type WebhookState struct {
 	Name      string     `json:"name"`
+	Host      string     `json:"host" doc:"Host of its URL, with the port if the URL has one. The rest of the URL can be a secret."`
 	Pending   int        `json:"pending" doc:"Messages that wait."`
 	Bytes     int64      `json:"bytes" doc:"Size of their bodies."`
 	Oldest    *time.Time `json:"oldest,omitempty" doc:"When that ended which the oldest of them is about; absent: none waits."`

@@ -42,7 +42,7 @@ func (d *daemon) openWebhooks() {
 // webhookStates is for the status and the metrics.
 func (d *daemon) webhookStates() (list []apitypes.WebhookState) {
 	for _, s := range d.webhooks.States() {
-		w := apitypes.WebhookState{Name: s.Name, Pending: s.Pending, Bytes: s.Bytes, Delivered: s.Delivered, Failed: s.Failed, Dropped: s.Dropped, Error: s.Error}
+		w := apitypes.WebhookState{Name: s.Name, Host: s.Host, Pending: s.Pending, Bytes: s.Bytes, Delivered: s.Delivered, Failed: s.Failed, Dropped: s.Dropped, Error: s.Error}
 		if s.Pending > 0 {
 			w.Oldest = &s.Oldest
 		}

@@ -43,10 +43,16 @@ func InDaemon(in Inside) (checks []Check, missing []string) {
 	}
 	landlock := needs[slices.IndexFunc(needs, func(n need) bool { return n.name == featureLandlock })]
 	checks = append([]Check{f.kernel(), f.flaws(), f.feature(landlock)}, f.pools()...)
+	missing = slices.Clone(hostChecks)
+	for _, pool := range []string{poolPIDs, poolFiles, poolPTY, poolAIO} {
+		if f.Sysctls[pool] == "" { // procfs shows the daemon processes only (ProcSubset=pid)
+			missing = append(missing, sysctlName(pool))
+		}
+	}
 	checks = append(checks, f.disk())
 	box := Check{Name: "box", Status: OK, Detail: "the launcher builds boxes, and mounts workspaces into them"}
 	if in.Box != nil {
 		box = Check{Name: "box", Status: Failed, Detail: in.Box.Error(), Mend: "run boxd doctor --explain on the host"}
 	}
-	return append(append(checks, box), f.engines()...), slices.Clone(hostChecks)
+	return append(append(checks, box), f.engines()...), missing
 }

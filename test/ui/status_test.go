@@ -2,9 +2,17 @@ package ui
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // The status has the doctor's checks, as far as the daemon can make them under its confinement, and says which ones
@@ -57,5 +65,40 @@ func TestDoctor(t *testing.T) {
 	}
 	if got := w.Await(tab, `fetch("/v1/doctor", {headers: {"X-Boxd-Page": localStorage.getItem("boxd-page")}}).then(r => "" + r.status)`); got != "403" {
 		t.Errorf("a viewer asks the doctor: %s", got)
+	}
+}
+
+// Callers of all tenants see how it goes with each webhook, and of its URL the host only.
+func TestWebhooks(t *testing.T) {
+	t.Parallel()
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	t.Cleanup(receiver.Close)
+	dir := testutil.ReachableDir(t, "")
+	file, secret := filepath.Join(dir, "boxd.yaml"), filepath.Join(dir, "secret")
+	config := fmt.Sprintf("webhooks:\n  audit: {url: %q, secret: {file: %q}}\n  dead: {url: \"http://127.0.0.1:1/hidden?key=hidden\", secret: {file: %q}}\n", receiver.URL+"/hidden?key=hidden", secret, secret)
+	for name, text := range map[string]string{file: config, secret: "whsec_" + strings.Repeat("A", 32) + "\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil { // for the daemon's user
+			t.Fatal(err)
+		}
+	}
+	w := begin(t, "--config", file)
+	ctx := t.Context()
+	if _, err := w.api.Start(ctx, "a", apitypes.ProcessRequest{ID: "p", Argv: []string{"true"}, Session: &apitypes.SessionSpec{}}); err != nil {
+		t.Fatal(err)
+	}
+	tab := w.page("#/status", 1280, 900)
+	w.signIn(tab, adminToken)
+	const row = `(() => { const r = [...document.querySelectorAll("section[aria-labelledby=webhooks-title] tbody tr")].find(r => r.innerText.startsWith(%s)); return r && /%s/.test([...r.cells].map(c => c.innerText).join(" ").replaceAll("\n", " ")) ? "yes" : "" })()`
+	w.Await(tab, fmt.Sprintf(row, quote("audit"), `127\.0\.0\.1:\d+ works 1 0 0 0$`))
+	w.Await(tab, fmt.Sprintf(row, quote("dead"), `127\.0\.0\.1:1 fails Last attempt failed: .*refused 0 1 oldest: .* [1-9]\d* 0$`))
+	if got, err := w.Eval(tab, `document.documentElement.outerHTML.includes("hidden?") || document.querySelector("main").innerText.includes("hidden") ? "yes" : ""`); err != nil || got != "" {
+		t.Errorf("the page has more of a URL than its host: %v", err)
+	}
+	w.look(tab, "webhooks")
+	w.click(tab, "button", "Sign out")
+	w.signIn(tab, operatorToken)
+	w.awaitText(tab, ".parts", "Engine works")
+	if got, err := w.Eval(tab, `document.querySelector("#webhooks-title") ? "yes" : ""`); err != nil || got != "" {
+		t.Errorf("the operator of a tenant sees webhooks: %v", err)
 	}
 }

@@ -77,6 +77,25 @@ export function StatusView() {
               <ul>{s.warnings!.map((w) => <li key={w}>{w}</li>)}</ul>
             </section>
           )}
+          {(s.webhooks?.length ?? 0) > 0 && (
+            <section aria-labelledby="webhooks-title">
+              <h2 id="webhooks-title">{t("webhooks")}</h2>
+              <Table
+                caption={t("webhooks")}
+                rows={s.webhooks!}
+                id={(w) => w.name}
+                empty=""
+                columns={[
+                  { label: t("receiver"), wide: true, cell: (w) => <>{w.name}<div class="dim">{w.host}</div></> },
+                  { label: t("state"), wide: true, cell: (w) => (w.error ? <><Badge kind="bad">{t("fails")}</Badge><div class="error">{t("lastAttempt", { why: w.error })}</div></> : w.delivered > 0 ? <Badge kind="good">{t("works")}</Badge> : <Badge kind="plain">{t("unknown")}</Badge>) },
+                  { label: t("delivered"), cell: (w) => number(w.delivered) },
+                  { label: t("pending"), cell: (w) => <>{number(w.pending)}{w.oldest && <div class="dim">{t("oldest", { time: time(w.oldest) })}</div>}</> },
+                  { label: t("attemptsFailed"), cell: (w) => number(w.failed) },
+                  { label: t("dropped"), cell: (w) => number(w.dropped) },
+                ]}
+              />
+            </section>
+          )}
           <section aria-labelledby="quota-title">
             <h2 id="quota-title">{t("quotas")}</h2>
             <div class="meters">{s.quota?.map((q) => <Meter key={q.name} label={t(`quota.${q.name}` as Key)} used={q.in_use} limit={q.limit} format={ofBytes.has(q.name) ? bytes : (n) => number(n, 2)} />)}</div>

@@ -1554,6 +1554,8 @@ class WebhookState:
     dropped: int
     # Attempts that have failed; each is repeated.
     failed: int
+    # Host of its URL, with the port if the URL has one. The rest of the URL can be a secret.
+    host: str
     name: str
     # Messages that wait.
     pending: int

@@ -2886,6 +2886,8 @@ export interface components {
              * @description Attempts that have failed; each is repeated.
              */
             failed: number;
+            /** @description Host of its URL, with the port if the URL has one. The rest of the URL can be a secret. */
+            host: string;
             name: string;
             /**
              * Format: date-time
