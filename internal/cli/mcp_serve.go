@@ -58,6 +58,10 @@ protocol has a process and a box of its own; request, each request has a process
 					return err
 				}
 				return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
+					err := patiently(ctx, answerPatience, func(ctx context.Context) error { return gateway.CheckServer(ctx, c, args[0]) })
+					if err != nil {
+						return err
+					}
 					return gateway.Bridge(ctx, gateway.BridgeOptions{Server: args[0], Client: c, In: a.Stdin, Out: a.Stdout, Logger: a.logger()})
 				})
 			}
