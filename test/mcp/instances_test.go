@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
@@ -30,7 +31,7 @@ func TestGatewaysAtOnce(t *testing.T) {
 	gateways := []*server{s.at("one")}
 	for range 2 {
 		g := gateway.New(gateway.Options{
-			Servers: []gateway.Server{{Name: "one", Mode: gateway.ModeRequest, Argv: []string{"/usr/bin/python3", "/opt/testdata/fixture.py"},
+			Servers: []gateway.Server{{Name: "one", Mode: gateway.ModeRequest, Idle: time.Minute, Argv: []string{"/usr/bin/python3", "/opt/testdata/fixture.py"},
 				Box: spec.Wishes{Mounts: []spec.MountWish{{Source: testdata, Target: "/opt/testdata", ReadOnly: true}}}}},
 			Caller: func(*http.Request) (gateway.Caller, error) {
 				return gateway.Caller{Tenant: "a", Client: func() (*client.Client, error) {
