@@ -113,6 +113,7 @@ func TestServeNamesOrigin(t *testing.T) {
 		{"", "--config " + file, nil, `log.level "loud": must`},
 		{"", "--config " + file + ".none", nil, `configuration: open`},
 		{"", "--no-such-flag", nil, `unknown flag`},
+		{"", "--state-dir=", nil, `--state-dir "": must not be empty`},
 		{"BOXD_SOCKET=/x/s", "", busy, `environment: BOXD_SOCKET "/x/s": is taken`},
 		{"BOXD_SOCKET=/y", "--socket /x/s", busy, `--socket "/x/s": is taken`},
 		{"", "--state-dir /x", busy, `socket.path "/x/s": is taken`},
