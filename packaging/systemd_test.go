@@ -67,7 +67,7 @@ func TestSystemdSecurity(t *testing.T) {
 // The units rely on settings of each other.
 func TestUnitsAgree(t *testing.T) {
 	for file, lines := range map[string][]string{
-		"systemd/boxd.service": {"Type=notify", "User=boxd", "Restart=always", "RestartSec=200ms", "StateDirectory=boxd", "ExecStart=/usr/bin/boxd serve"},
+		"systemd/boxd.service": {"Type=notify", "User=boxd", "Restart=always", "RestartSec=200ms", "RestartPreventExitStatus=78", "StateDirectory=boxd", "ExecStart=/usr/bin/boxd serve"},
 		"systemd/boxd.socket":  {"ListenStream=/run/boxd/boxd.sock", "SocketMode=0660", "SocketGroup=boxd"},
 		"systemd/boxd-launcher.service": {"StateDirectory=boxd-volumes", "StateDirectoryMode=0700", "Delegate=yes",
 			"ExecStart=/usr/libexec/boxd/boxd-init launcher --service --state-dir /run/boxd --client boxd --client-unit boxd.service --data-dir /var/lib/boxd-volumes --workspaces /var/lib/boxd/workspaces --containerd /usr/libexec/boxd/boxd-containerd", "KillMode=process", "Restart=always"},

@@ -60,6 +60,10 @@ const (
 	statusNotFound      = 127
 )
 
+// statusConfig is the exit status of a daemon whose configuration is wrong: EX_CONFIG of sysexits.h. It stays wrong until somebody
+// changes it, so boxd.service is not restarted then (RestartPreventExitStatus=).
+const statusConfig = 78
+
 // statusError ends boxd with status. If err is nil, the user has been told everything already.
 type statusError struct {
 	status int

@@ -64,7 +64,7 @@ that the model has started stay, as does the session.`,
 
 func (a *App) mcp(ctx context.Context, c *client.Client, f *mcpFlags) error {
 	// Also tells whether the daemon can be reached, before the program is answered.
-	status, err := c.Status(ctx)
+	status, err := awaitStatus(ctx, c, 0, answerPatience)
 	if err != nil {
 		return err
 	}

@@ -43,9 +43,9 @@ for that server, which the daemon runs. This is for desktop programs that start 
 others connect to /mcp/NAME of the daemon. How the server runs follows from the configuration.
 The end of stdin ends calls in progress and the session.
 
-With CMD: run a server that speaks MCP on stdin and stdout in a box of the daemon, and serve it here: as
-streamable HTTP on a port of this host, with a token that is printed, or with --stdio on stdin
-and stdout. The box goes with this command.
+With CMD: run a server that speaks MCP on stdin and stdout in a box of the daemon, and serve
+it here: as streamable HTTP on a port of this host, with a token that is printed, or with
+--stdio on stdin and stdout. The box goes with this command.
 
 --mode says which clients share a process: shared, all of them; session, each session of the
 protocol has a process and a box of its own; request, each request has a process.`,
@@ -58,6 +58,10 @@ protocol has a process and a box of its own; request, each request has a process
 					return err
 				}
 				return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
+					err := patiently(ctx, answerPatience, func(ctx context.Context) error { return gateway.CheckServer(ctx, c, args[0]) })
+					if err != nil {
+						return err
+					}
 					return gateway.Bridge(ctx, gateway.BridgeOptions{Server: args[0], Client: c, In: a.Stdin, Out: a.Stdout, Logger: a.logger()})
 				})
 			}

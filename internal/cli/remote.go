@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/user"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
@@ -165,6 +166,28 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 		return stoppedBy(sig)
 	}
 	return explainRemote(f.nameFlag(err))
+}
+
+// answerPatience is how long a daemon may take to answer what needs no work. For its status it asks its engine twice, which may take
+// 8 s each (package api).
+const answerPatience = 20 * time.Second
+
+// patiently calls ask, which makes a request, with a deadline. The socket of a daemon that hangs accepts connections, as does one that
+// systemd holds for a service which cannot start, so the error says where to look.
+func patiently(ctx context.Context, patience time.Duration, ask func(context.Context) error) error {
+	asking, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := ask(asking)
+	const look = "look at systemctl status boxd, and at journalctl -u boxd"
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case asking.Err() != nil:
+		return fmt.Errorf("the daemon does not answer within %s: it hangs, or its service cannot start while systemd holds its socket: %s", patience, look)
+	case errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE): // systemd has given up
+		return fmt.Errorf("%w: the daemon has ended, or its service cannot start: %s", err, look)
+	}
+	return err
 }
 
 // explainRemote adds to err what the user can do if no daemon answers, or if the user may not

@@ -73,6 +73,9 @@ it, unless they are set as well. SIGTERM and SIGINT stop the daemon; sessions an
 processes keep running, and the next daemon takes them over. SIGHUP reloads tokens and
 the log level.
 
+Exit status: 0 if the daemon was stopped, 78 if its configuration is wrong (file,
+environment or flags), 125 if it could not start for another reason.
+
 --check reports everything that would prevent the daemon from starting, and exits with 0
 if it could start, otherwise 1. A running daemon is neither disturbed nor in the way.`,
 		Example: `  boxd serve
@@ -86,6 +89,7 @@ if it could start, otherwise 1. A running daemon is neither disturbed nor in the
 		DisableFlagsInUseLine: true,
 	}
 	f.register(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &statusError{statusConfig, flagError(cmd, err)} })
 	return cmd
 }
 
@@ -116,7 +120,7 @@ func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 		return a.checkServe(cmd, ServeOptions{ConfigFile: file}, err)
 	}
 	if err != nil {
-		return a.nameOrigin(cmd, err)
+		return &statusError{statusConfig, a.nameOrigin(cmd, err)}
 	}
 	o := ServeOptions{Config: c, ConfigFile: file, Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)

@@ -85,7 +85,7 @@ func TestServeDefaults(t *testing.T) {
 	if status := v.Main([]string{"serve", "--langbot-listen", ""}); status != 0 || got.Config.Langbot.Listen != "" {
 		t.Errorf("status %d, %+v", status, got.Config.Langbot)
 	}
-	if status := v.Main([]string{"serve", "--langbot-listen", "0.0.0.0:5410"}); status != 125 || !strings.Contains(v.stderr.String(), "--langbot-listen \"0.0.0.0:5410\"") {
+	if status := v.Main([]string{"serve", "--langbot-listen", "0.0.0.0:5410"}); status != statusConfig || !strings.Contains(v.stderr.String(), "--langbot-listen \"0.0.0.0:5410\"") {
 		t.Errorf("status %d, %q", status, v.stderr.String())
 	}
 	// A relative directory starts at the working directory.
@@ -111,6 +111,9 @@ func TestServeNamesOrigin(t *testing.T) {
 		{"BOXD_LISTEN=bar", "--listen foo", nil, `--listen "foo": must`},
 		{"BOXD_LOG_LEVEL=loud", "", nil, `environment: BOXD_LOG_LEVEL "loud": must`},
 		{"", "--config " + file, nil, `log.level "loud": must`},
+		{"", "--config " + file + ".none", nil, `configuration: open`},
+		{"", "--no-such-flag", nil, `unknown flag`},
+		{"", "--state-dir=", nil, `--state-dir "": must not be empty`},
 		{"BOXD_SOCKET=/x/s", "", busy, `environment: BOXD_SOCKET "/x/s": is taken`},
 		{"BOXD_SOCKET=/y", "--socket /x/s", busy, `--socket "/x/s": is taken`},
 		{"", "--state-dir /x", busy, `socket.path "/x/s": is taken`},
@@ -125,8 +128,12 @@ func TestServeNamesOrigin(t *testing.T) {
 			return lookup(key)
 		}
 		v.Serve = func(ServeOptions) error { return errors.Join(c.serve) }
-		if status := v.Main(append([]string{"serve"}, strings.Fields(c.args)...)); status != 125 || !strings.HasPrefix(v.stderr.String(), "boxd: "+c.want) || strings.Count(v.stderr.String(), "\n") != 1 {
-			t.Errorf("%s serve %s: status %d, %q, want %q", c.env, c.args, status, v.stderr.String(), c.want)
+		wantStatus := statusConfig // systemd does not start it again
+		if c.serve != nil {
+			wantStatus = statusFailed
+		}
+		if status := v.Main(append([]string{"serve"}, strings.Fields(c.args)...)); status != wantStatus || !strings.HasPrefix(v.stderr.String(), "boxd: "+c.want) || strings.Count(v.stderr.String(), "\n") != 1 {
+			t.Errorf("%s serve %s: status %d, %q, want %d, %q", c.env, c.args, status, v.stderr.String(), wantStatus, c.want)
 		}
 	}
 }

@@ -23,11 +23,11 @@ func (a *App) newStatus() *cobra.Command {
 		Long: `Show whether the daemon can serve, and what it is running.
 
 Exit status: 0 if daemon and engine can serve, 1 if not, 125 if the daemon does not
-answer. --wait gives both that much time to start first.`,
+answer within 20s. --wait gives both that much time to start first.`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
-				s, err := awaitStatus(ctx, c, wait)
+				s, err := awaitStatus(ctx, c, wait, answerPatience)
 				if err != nil {
 					return err
 				}
@@ -49,23 +49,26 @@ answer. --wait gives both that much time to start first.`,
 // statusPause is the time between two requests for the status.
 const statusPause = 20 * time.Millisecond
 
-// awaitStatus asks for the status until the daemon can serve, or wait has passed.
-func awaitStatus(ctx context.Context, c *client.Client, wait time.Duration) (apitypes.Status, error) {
+// awaitStatus asks for the status until the daemon can serve, or wait has passed. Then the daemon has patience to answer.
+func awaitStatus(ctx context.Context, c *client.Client, wait, patience time.Duration) (s apitypes.Status, err error) {
 	deadline := time.Now().Add(wait)
-	for {
-		s, err := c.Status(ctx)
-		up := err == nil && s.Available
-		// Any other error is retried: a dying daemon resets connections that it has not accepted.
-		_, answered := errors.AsType[*client.Error](err)
-		if up || answered || !time.Now().Before(deadline) {
-			return s, err
+	err = patiently(ctx, wait+patience, func(ctx context.Context) error {
+		for {
+			s, err = c.Status(ctx)
+			up := err == nil && s.Available
+			// Any other error is retried: a dying daemon resets connections that it has not accepted.
+			_, answered := errors.AsType[*client.Error](err)
+			if up || answered || !time.Now().Before(deadline) {
+				return err
+			}
+			select {
+			case <-time.After(statusPause):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
-		select {
-		case <-time.After(statusPause):
-		case <-ctx.Done():
-			return s, ctx.Err()
-		}
-	}
+	})
+	return s, err
 }
 
 func writeStatus(w screen, s apitypes.Status) error {

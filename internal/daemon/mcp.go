@@ -32,7 +32,8 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 		others = append(others, api.Other{Prefix: mcpPath, Handler: d.mcp, Refuse: mcp.Refuse})
 	}
 	if len(d.Config.MCPServers) > 0 {
-		o := gateway.Options{Version: d.Version, Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
+		// The next daemon has this instance, too.
+		o := gateway.Options{Version: d.Version, Instance: "daemon", Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
 			who, err := d.mcpCaller(r)
 			if err != nil {
 				return gateway.Caller{}, err

@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	// checkPatience is how long the daemon may take to say whether it has the server.
-	checkPatience = 20 * time.Second
 	// goodbyePatience bounds what the bridge still tells the daemon when a call is cancelled or its client is gone.
 	goodbyePatience = 5 * time.Second
 	// listenPause is the time between two attempts to open the stream of events.
@@ -41,16 +39,13 @@ type BridgeOptions struct {
 
 // Bridge connects one program, which speaks MCP on In and Out, with a server that the daemon runs in boxes and serves as
 // streamable HTTP at /mcp/NAME. It returns nil when In or ctx ends: calls in progress are cancelled then, and the session of the
-// protocol ends. It fails before the first message if the daemon has no such server or refuses the user, and later only if Out
-// cannot be written. Reading In is not interrupted: the caller closes it.
+// protocol ends. It fails only if Out cannot be written: use [CheckServer] before. Reading In is not interrupted: the caller closes
+// it.
 //
 // Messages pass as they are. A program on stdin and stdout knows no sessions of the protocol, so when the daemon has ended the
 // one of this program, the bridge initializes another one, as the program did at first, and sends the request again.
 func Bridge(ctx context.Context, o BridgeOptions) error {
 	b := &bridge{o: o, log: cmp.Or(o.Logger, slog.Default()).With("server", o.Server), out: &lineWriter{w: o.Out}, asking: map[string]*asking{}}
-	if err := b.check(ctx); err != nil {
-		return err
-	}
 	b.ctx, b.stop = context.WithCancelCause(ctx)
 	ctx = b.ctx
 	defer func() {
@@ -87,6 +82,32 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 	}
 }
 
+// CheckServer returns nil if the user of c can reach a server of the daemon's configuration, or a line that says why not: if there
+// is none of that name, with those that there are. It starts nothing.
+func CheckServer(ctx context.Context, c *client.Client, name string) error {
+	// Refused with 405 if the server is there.
+	resp, err := c.MCP(ctx, http.MethodOptions, name, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusMethodNotAllowed {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage))
+	if err != nil {
+		return err
+	}
+	said := text(object(object(body)["error"])["message"])
+	switch {
+	case said != "":
+		return errors.New(oneline.Fold(said))
+	case resp.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("there is no server %q: the daemon has no MCP servers; mcp_servers of its configuration names them", name)
+	}
+	return fmt.Errorf("asking for the server %q: the daemon answers %s", name, oneline.Fold(resp.Status))
+}
+
 // errOutput: the program does not read any more.
 var errOutput = errors.New("writing to the client")
 
@@ -120,33 +141,6 @@ func (b *bridge) write(m *message) {
 	if err := b.out.write(m.encode()); err != nil {
 		b.stop(fmt.Errorf("%w: %w", errOutput, err))
 	}
-}
-
-// check fails if the user cannot reach the server.
-func (b *bridge) check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, checkPatience, fmt.Errorf("the daemon does not answer within %s", checkPatience))
-	defer cancel()
-	// Refused with 405 if the server is there: it starts nothing.
-	resp, err := b.o.Client.MCP(ctx, http.MethodOptions, b.o.Server, nil, nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusMethodNotAllowed {
-		return nil
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage))
-	if err != nil {
-		return err
-	}
-	said := text(object(object(body)["error"])["message"])
-	switch {
-	case said != "":
-		return errors.New(oneline.Fold(said))
-	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("there is no server %q: the daemon has no MCP servers; mcp_servers of its configuration names them", b.o.Server)
-	}
-	return fmt.Errorf("asking for the server %q: the daemon answers %s", b.o.Server, oneline.Fold(resp.Status))
 }
 
 // modernVersion returns the revision that a message names itself, since 2026-07-28; else it is empty.

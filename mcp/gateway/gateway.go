@@ -41,6 +41,10 @@ type Options struct {
 	Servers []Server
 	// Caller returns the sender of a request, which was authenticated before.
 	Caller func(*http.Request) (Caller, error)
+	// Instance tells the processes of this gateway from those of other gateways that use the same daemon and the same names of
+	// servers. A gateway that has the Instance of an earlier one ends what that one has left in the mode ModeRequest, so no
+	// two of them may run at once. Empty: a new one.
+	Instance string
 	// Record writes the record of a call of a tool, when the call has ended; nil: there are no records. Recordable, which goes
 	// with it, returns why no record can be written now: calls are refused then.
 	Record     func(ToolCall) error
@@ -74,6 +78,7 @@ type Gateway struct {
 // New returns a gateway. The caller closes it.
 func New(o Options) *Gateway {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Instance = cmp.Or(o.Instance, newID())
 	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, sessions: map[string]*session{},
 		bodies: budget.New(maxBodies, maxBodiesEach), held: budget.New(maxHeld, maxHeldEach)}
 	for _, s := range o.Servers {

@@ -106,6 +106,7 @@ const (
 	labelServer  = "boxd.mcp/server"
 	labelOwner   = "boxd.mcp/owner"   // of a session of the protocol: a digest
 	labelCommand = "boxd.mcp/command" // digest of what runs
+	labelGateway = "boxd.mcp/gateway" // of a process: Options.Instance
 )
 
 func digest(parts ...string) string {
@@ -272,7 +273,7 @@ func (g *Gateway) start(ctx context.Context, s *Server, c *client.Client, tenant
 		if err := g.install(ctx, s, c, tenant, at); err != nil {
 			return err
 		}
-		err := s.start(ctx, c, at)
+		err := s.start(ctx, c, at, g.opt.Instance)
 		if err == nil {
 			return nil
 		}
@@ -287,8 +288,8 @@ func (g *Gateway) start(ctx context.Context, s *Server, c *client.Client, tenant
 	}
 }
 
-// clear removes the processes that a gateway which was killed has left in the box of a server that runs a
-// process for each request. It does so before the first process of this gateway.
+// clear removes the processes that an earlier gateway of the same instance, which was killed, has left in the box of a server that
+// runs a process for each request. It does so before the first process of this gateway.
 func (g *Gateway) clear(ctx context.Context, s *Server, c *client.Client, tenant string, at place) error {
 	key := tenantServer{tenant, s.Name}
 	unlock, err := g.adopting.LockContext(ctx, installKey(tenant, s))
@@ -299,7 +300,7 @@ func (g *Gateway) clear(ctx context.Context, s *Server, c *client.Client, tenant
 	if _, done := g.cleared.Load(key); done {
 		return nil
 	}
-	left, err := c.Processes(ctx, at.box, labelServer+"="+s.Name)
+	left, err := c.Processes(ctx, at.box, labelServer+"="+s.Name, labelGateway+"="+g.opt.Instance)
 	for _, p := range left {
 		if err = c.RemoveProcess(ctx, at.box, p.ID); err != nil && !isGone(err) {
 			break
@@ -317,8 +318,8 @@ func isGone(err error) bool {
 	return client.IsCode(err, apitypes.CodeSessionNotFound, apitypes.CodeProcessNotFound, apitypes.CodeNotFound)
 }
 
-// start creates the box and starts the process. Errors are *Failure.
-func (s *Server) start(ctx context.Context, c *client.Client, at place) error {
+// start creates the box and starts the process of a gateway. Errors are *Failure.
+func (s *Server) start(ctx context.Context, c *client.Client, at place, instance string) error {
 	if _, err := c.Ensure(ctx, s.boxRequest(at)); err != nil {
 		if isImage(err) {
 			return s.failed(PhaseImage, err)
@@ -327,7 +328,7 @@ func (s *Server) start(ctx context.Context, c *client.Client, at place) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.StartTimeout)
 	defer cancel()
-	labels := spec.Labels{labelServer: s.Name, labelCommand: s.command()}
+	labels := spec.Labels{labelServer: s.Name, labelCommand: s.command(), labelGateway: instance}
 	if at.owner != "" {
 		labels[labelOwner] = at.owner
 	}

@@ -207,15 +207,15 @@ func (d *daemon) says(status int, stdout string, args ...string) {
 	}
 }
 
-// refuses starts a daemon that must not start, and checks its last line.
-func (d *daemon) refuses(flags []string, parts ...string) {
+// refuses starts a daemon that must not start, and checks its status and its last line.
+func (d *daemon) refuses(status int, flags []string, parts ...string) {
 	d.t.Helper()
 	args := append([]string{"serve", "--state-dir", d.dir}, flags...)
 	got := d.run(args...)
 	lines := strings.Split(strings.TrimSpace(got.stderr), "\n")
 	last := lines[len(lines)-1]
-	if got.status != 125 || !strings.HasPrefix(last, "boxd: ") {
-		d.t.Errorf("boxd %q: %v, want status 125 and a line that says why", args, got)
+	if got.status != status || !strings.HasPrefix(last, "boxd: ") {
+		d.t.Errorf("boxd %q: %v, want status %d and a line that says why", args, got, status)
 	}
 	for _, part := range parts {
 		if !strings.Contains(last, part) {

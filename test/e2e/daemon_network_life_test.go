@@ -245,7 +245,7 @@ tenants:
   alice: {network_rules: {inject: [{host: "localhost:%[1]s", header: authorization, value_from: {file: %[3]q}}, {host: "localhost:%[1]s", header: X-Own, value_from: {env: OWN_SECRET}}]}}
 `, port, file, tenant))
 	d.env = append(d.env, "SSL_CERT_FILE="+roots, "OWN_SECRET=of-alice")
-	d.refuses(append(d.flags, "--allow-mount-root", secrets), "never mounted")
+	d.refuses(78, append(d.flags, "--allow-mount-root", secrets), "never mounted")
 	d.start()
 	if log := d.logged(); !strings.Contains(log, tenant) || !strings.Contains(log, "tenants.alice.network_rules.inject[0].value_from") || strings.Contains(log, "profiles.agent.network_rules") {
 		t.Error("the log does not warn of the missing file alone")

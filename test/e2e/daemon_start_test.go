@@ -22,28 +22,30 @@ func TestDaemonRefusesToStart(t *testing.T) {
 	if err := os.WriteFile(file, []byte("state_dir: /x\nno_such_key: 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	const config = 78 // what is wrong without a look at the host: systemd does not try again
 	for _, c := range []struct {
-		flags []string
-		parts []string
+		status int
+		flags  []string
+		parts  []string
 	}{
-		{[]string{"--listen", "0.0.0.0:0"}, []string{"needs authentication", "tokens_file"}},
-		{[]string{"--listen", "[::]:0"}, []string{"needs authentication"}},
-		{[]string{"--tokens-file", open}, []string{open, "must not be accessible to others"}},
-		{[]string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
-		{[]string{"--state-dir", "/run/boxd-e2e-refused"}, []string{"/run/boxd-e2e-refused", "nothing there is ever mounted"}},
-		{[]string{"--user", "root"}, []string{"root"}},
-		{[]string{"--user", "nobody"}, []string{"must not be nobody"}},
-		{[]string{"--user", "no-such-user"}, []string{"no-such-user"}},
-		{[]string{"--socket-group", "no-such-group"}, []string{"no-such-group"}},
-		{[]string{"--listen-user", "no-such-user"}, []string{"--listen-user", "no-such-user", "must be a user of this host"}},
-		{[]string{"--listen-user", "65534"}, []string{"--listen-user", "65534"}},
-		{[]string{"--listen-user", "a b"}, []string{"--listen-user", "a b"}},
-		{[]string{"--log-format", "xml"}, []string{"xml"}},
-		{[]string{"--config", file}, []string{"no_such_key"}},
-		{[]string{"--socket", "/tmp/" + strings.Repeat("x", 120)}, []string{"at most"}},
-		{[]string{"--init", "/no/init"}, []string{"/no/init"}},
+		{config, []string{"--listen", "0.0.0.0:0"}, []string{"needs authentication", "tokens_file"}},
+		{config, []string{"--listen", "[::]:0"}, []string{"needs authentication"}},
+		{125, []string{"--tokens-file", open}, []string{open, "must not be accessible to others"}},
+		{125, []string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
+		{125, []string{"--state-dir", "/run/boxd-e2e-refused"}, []string{"/run/boxd-e2e-refused", "nothing there is ever mounted"}},
+		{125, []string{"--user", "root"}, []string{"root"}},
+		{125, []string{"--user", "nobody"}, []string{"must not be nobody"}},
+		{125, []string{"--user", "no-such-user"}, []string{"no-such-user"}},
+		{125, []string{"--socket-group", "no-such-group"}, []string{"no-such-group"}},
+		{125, []string{"--listen-user", "no-such-user"}, []string{"--listen-user", "no-such-user", "must be a user of this host"}},
+		{125, []string{"--listen-user", "65534"}, []string{"--listen-user", "65534"}},
+		{config, []string{"--listen-user", "a b"}, []string{"--listen-user", "a b"}},
+		{config, []string{"--log-format", "xml"}, []string{"xml"}},
+		{config, []string{"--config", file}, []string{"no_such_key"}},
+		{config, []string{"--socket", "/tmp/" + strings.Repeat("x", 120)}, []string{"at most"}},
+		{125, []string{"--init", "/no/init"}, []string{"/no/init"}},
 	} {
-		d.refuses(c.flags, c.parts...)
+		d.refuses(c.status, c.flags, c.parts...)
 	}
 }
 
@@ -60,7 +62,7 @@ func TestStateDirIsNoTrap(t *testing.T) {
 		if err := errors.Join(os.Symlink(victim, path), os.Lchown(path, uid, gid)); err != nil {
 			t.Fatal(err)
 		}
-		d.refuses(nil)
+		d.refuses(125, nil)
 		if text, err := os.ReadFile(victim); err != nil || string(text) != "keep" {
 			t.Errorf("%s: the victim is %q, %v", name, text, err)
 		}
@@ -77,7 +79,7 @@ func TestStateDirIsNoTrap(t *testing.T) {
 	if err := os.Chown(run, uid, gid); err != nil {
 		t.Fatal(err)
 	}
-	d.refuses(nil, run, "must belong to root")
+	d.refuses(125, nil, run, "must belong to root")
 }
 
 func TestDaemonReloadsTokens(t *testing.T) {

@@ -94,7 +94,7 @@ func TestDaemonHasItsOwnID(t *testing.T) {
 	if err := os.Chown(lock, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	d.refuses(nil, "belongs to a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
+	d.refuses(125, nil, "belongs to a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
 	if err := os.Chown(lock, id, id); err != nil {
 		t.Fatal(err)
 	}
@@ -196,12 +196,12 @@ func (d *daemon) workspace(session string) string {
 
 func TestSecondDaemonIsRefused(t *testing.T) {
 	d := startDaemon(t)
-	d.refuses(nil, d.dir, "in use by process "+strconv.Itoa(d.cmd.Process.Pid))
+	d.refuses(125, nil, d.dir, "in use by process "+strconv.Itoa(d.cmd.Process.Pid))
 	d.says(0, "still\n", "exec", "s", "--", "echo", "still")
 	// Another state directory, the same socket.
 	other := *d
 	other.dir += "2"
-	other.refuses([]string{"--socket", d.socket()}, d.socket(), "belongs to a server that is running")
+	other.refuses(125, []string{"--socket", d.socket()}, d.socket(), "belongs to a server that is running")
 	d.says(0, "still\n", "exec", "s", "--", "echo", "still")
 }
 

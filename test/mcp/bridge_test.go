@@ -42,16 +42,16 @@ func TestNamed(t *testing.T) {
 	}
 
 	asked := 0
-	o := &sdk.ClientOptions{CreateMessageHandler: func(context.Context, *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
+	o := &sdk.ClientOptions{ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
 		asked++
-		return &sdk.CreateMessageResult{Role: "assistant", Model: "m", Content: &sdk.TextContent{Text: "it answers"}}, nil
+		return &sdk.ElicitResult{Action: "accept", Content: map[string]any{"username": "ada", "email": "a@b.c"}}, nil
 	}}
 	cmd := s.named(t, tokenA, "session")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	c := connect(t, &sdk.CommandTransport{Command: cmd}, "2025-11-25", o)
-	if text := textOf(call(t, c, "test_sampling", args{"prompt": "?"}, nil)); !strings.Contains(text, "it answers") || asked != 1 {
-		t.Errorf("sampling: %q after %d questions", text, asked)
+	if text := textOf(call(t, c, "test_elicitation", args{"message": "Who?"}, nil)); !strings.Contains(text, "accept") || !strings.Contains(text, "ada") || asked != 1 {
+		t.Errorf("elicitation: %q after %d questions", text, asked)
 	}
 	var before, after whoami
 	call(t, c, "whoami", args{}, &before)

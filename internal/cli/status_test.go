@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"errors"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/testutil"
+	"golang.org/x/sys/unix"
+)
+
+// A socket that accepts connections for a daemon that does not come, as systemd's does, does not hold up the caller for ever.
+func TestStatusSilent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path) // its backlog accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := client.New(client.Options{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, wait := range []time.Duration{0, time.Second / 10} {
+		began := time.Now()
+		_, err = awaitStatus(t.Context(), c, wait, time.Second/10)
+		if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "does not answer within") || !strings.Contains(err.Error(), "systemctl status boxd") || took < wait+time.Second/10 {
+			t.Errorf("after %v: %v", took, err)
+		}
+	}
+	l.Close()
+	if _, err := awaitStatus(t.Context(), c, 0, time.Minute); err == nil || strings.Contains(err.Error(), "does not answer") || !isRefused(err) && !errors.Is(err, net.ErrClosed) {
+		t.Errorf("without a socket: %v", err)
+	}
+}
+
+// A connection that nobody has accepted before the socket is closed, because systemd has given up, says where to look.
+func TestStatusReset(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := client.New(client.Options{Socket: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	held := make(chan error, 1)
+	go func() {
+		_, err := awaitStatus(t.Context(), c, 0, time.Minute)
+		held <- err
+	}()
+	raw, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := []unix.PollFd{{Fd: int32(raw.Fd()), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(ready, int(testutil.Patience().Milliseconds()))
+		if n == 1 {
+			break
+		}
+		if err != unix.EINTR {
+			t.Fatalf("nobody connects: %v", err)
+		}
+	}
+	raw.Close()
+	l.Close()
+	if err := <-held; err == nil || !strings.Contains(err.Error(), "systemctl status boxd") {
+		t.Errorf("a connection that is reset: %v", err)
+	}
+}
