@@ -126,9 +126,22 @@ func writeSysctls() error {
 	return nil
 }
 
-// openSysNet opens /proc/sys/net and checks that it is on a procfs: a fake one would
-// accept writes without effect (CVE-2019-19921).
+// openSysNet opens sys/net of a procfs of its own. /proc keeps an entry of each setting for each namespace
+// that was set up through it, all under the same name, and the kernel compares them one by one
+// (proc_sys_compare in fs/proc/proc_sysctl.c): beside 1,000 boxes a namespace took four times as long.
+// Where no procfs can be mounted, for example in a container, it is the one of /proc.
 func openSysNet() (*os.File, error) {
+	proc, err := linux.NewMount("proc", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return openHostSysNet()
+	}
+	defer proc.Close()
+	return linux.Openat2(proc, "sys/net", unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
+}
+
+// openHostSysNet opens /proc/sys/net and checks that it is on a procfs: a fake one would
+// accept writes without effect (CVE-2019-19921).
+func openHostSysNet() (*os.File, error) {
 	dir, err := linux.Openat2(nil, "/proc/sys/net", unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err != nil {
 		return nil, err
