@@ -65,7 +65,7 @@ func TestTerminalSurvivesTheDaemon(t *testing.T) {
 	w.awaitText(tab, ".terminal .bar", "you write")
 	w.Await(tab, `document.activeElement?.className.includes("xterm") ? "yes" : ""`)
 	w.Await(tab, rows+`.includes("root@") ? "yes" : ""`) // what was there before is shown: input counts from now on
-	w.Type(tab, "PS1='$ '; stty size; for i in $(seq 1 60); do echo line $i; sleep 0.05; done; read x; echo got $x\n")
+	w.Type(tab, "PS1='$ '; stty size; stty -echo; for i in $(seq 1 60); do echo line $i; sleep 0.05; done; read x; echo got $x\n")
 	w.Await(tab, rows+`.includes("line 20") ? "yes" : ""`)
 	if err := w.daemon.Kill(); err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestTerminalSurvivesTheDaemon(t *testing.T) {
 	for i := range 60 {
 		fmt.Fprintf(&want, "line %d\n", i+1)
 	}
-	// The terminal echoes what was typed, wherever the program was then.
-	if !strings.Contains(strings.Replace(got, "\ntyped while it was away\n", "\n", 1), want.String()) || strings.Count(got, "got typed") != 1 {
+	// Without an echo, which can come in pieces between the lines of the program.
+	if !strings.Contains(got, want.String()) || strings.Count(got, "got typed") != 1 {
 		t.Errorf("the terminal shows\n%s", got)
 	}
 	if strings.Contains(got, "24 80") {
