@@ -341,7 +341,7 @@ func (b *bridge) renew(ctx context.Context, lost string) (refused *message, err 
 	if now != lost {
 		return nil, nil
 	}
-	b.log.Warn("mcp: the daemon has ended the session, because it was idle or the daemon was restarted: another one begins, and what the server kept in memory may be gone")
+	b.log.Warn("mcp: the daemon has ended the session, because it was idle or the daemon was restarted: another one begins, and what the server kept for the old one may be gone")
 	err = b.post(ctx, hello, "", "", func(answer *message) {
 		if answer.members["error"] != nil {
 			refused = answer
