@@ -93,6 +93,9 @@ func (w *imageWorld) again(what string, codes []string, request func() error) st
 		if code == "" || code == "failed" || slices.Contains(codes, code) {
 			return code
 		}
+		if w.failure() != nil { // an earlier step has failed, and this one may never succeed
+			return "failed"
+		}
 		if w.deaths.Load() == before && before%2 == 0 {
 			w.fail("%s: %s, and no process was killed", what, code)
 			return "failed"
