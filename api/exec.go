@@ -156,7 +156,7 @@ func (c *call) runStream(key session.Key, settings *apitypes.SessionSpec, output
 		if !c.w.started() {
 			return err
 		}
-		p := problemOf(err, c.id)
+		p := c.problem(err)
 		return out.send(&apitypes.ExecEvent{Error: &p})
 	}
 	result := resultOf(&res, time.Since(start), made)

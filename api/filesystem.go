@@ -443,6 +443,6 @@ func (s *changeStream) fail(err error) error {
 	if k := match(fileKinds, err); k != nil {
 		err = &refusal{code: k.code, detail: err.Error(), err: err}
 	}
-	p := problemOf(err, s.c.id)
+	p := s.c.problem(err)
 	return s.send(&apitypes.FileChange{Type: "error", Error: &p})
 }

@@ -123,7 +123,7 @@ func (c *call) answerImage(action, full string, r *images.Request, cancel contex
 	case err == nil:
 		return out.send(&apitypes.ImageEvent{Image: &img})
 	case c.w.started():
-		p := problemOf(err, c.id)
+		p := c.problem(err)
 		return out.send(&apitypes.ImageEvent{Error: &p})
 	}
 	return err

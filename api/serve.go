@@ -200,12 +200,8 @@ func (c *call) checkQuery() error {
 // happened: a caller that keeps asking must not fill the log.
 var failures = []string{apitypes.CodeInternal, apitypes.CodeStorage, apitypes.CodeEngineUnavailable, apitypes.CodeTimeout}
 
-// fail answers with err. If an answer was begun, it closes the connection instead, so that
-// the client does not mistake a part of the answer for all of it.
-func (c *call) fail(err error) {
-	if c.r.Context().Err() != nil && errors.Is(err, context.Canceled) && c.s.base.Err() == nil {
-		c.vanished = true // the client has gone
-	}
+// problem returns err in the form of RFC 9457 for this call, and logs it if it is a failure of the daemon.
+func (c *call) problem(err error) apitypes.Problem {
 	p := problemOf(err, c.id)
 	if p.Code == apitypes.CodeInternal && c.who.Role == Admin {
 		p.Detail = oneline.Error(err) // an administrator may read the log as well
@@ -213,6 +209,16 @@ func (c *call) fail(err error) {
 	if slices.Contains(failures, p.Code) {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))
 	}
+	return p
+}
+
+// fail answers with err. If an answer was begun, it closes the connection instead, so that
+// the client does not mistake a part of the answer for all of it.
+func (c *call) fail(err error) {
+	if c.r.Context().Err() != nil && errors.Is(err, context.Canceled) && c.s.base.Err() == nil {
+		c.vanished = true // the client has gone
+	}
+	p := c.problem(err)
 	if p.Code == apitypes.CodeQuota {
 		c.s.metrics.quotaRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/agent/unpack/proto"
@@ -27,6 +28,9 @@ import (
 
 // pipeBytes is the size of the pipes of the tar stream, and of the buffer between them.
 const pipeBytes = 1 << 20
+
+// endPatience is how long the end of a box may take after that of a command which was killed with it.
+const endPatience = time.Second
 
 // box is a box that unpacks a layer. The archive may have subverted everything in it.
 type box struct {
@@ -158,6 +162,7 @@ func (b *box) sum(ctx context.Context) (proto.Sum, error) {
 // command is a command of the box that runs.
 type command struct {
 	engine.Process
+	box    engine.Box
 	name   string
 	stderr *headtail.Buffer
 }
@@ -170,7 +175,7 @@ func (b *box) start(ctx context.Context, c engine.Command, args ...string) (*com
 	} else {
 		c.Args, c.Builtin = args, engine.BuiltinUnpack
 	}
-	run := &command{name: args[0], stderr: &headtail.Buffer{Limit: maxAnswer}}
+	run := &command{box: b.Box, name: args[0], stderr: &headtail.Buffer{Limit: maxAnswer}}
 	c.Dir, c.Stderr, c.Timeout, c.Grace = "/", run.stderr, patience, time.Millisecond
 	var err error
 	if run.Process, err = b.Start(ctx, c); err != nil {
@@ -203,6 +208,11 @@ func (c *command) wait(ctx context.Context) error {
 	case engine.Canceled:
 		return cmp.Or(context.Cause(ctx), context.Canceled)
 	case engine.Signaled:
+		// A launcher that was started again ends the boxes in which a layer is written, and a command's death can be
+		// known before that of its box.
+		if r.Signal == syscall.SIGKILL && c.boxEnds() {
+			return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
+		}
 		cause = cmp.Or(cause, fmt.Sprintf("it was ended by signal %v", r.Signal))
 	case engine.BoxLost:
 		return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
@@ -213,6 +223,16 @@ func (c *command) wait(ctx context.Context) error {
 		return fmt.Errorf("%w: %s", kind, cause)
 	}
 	return fmt.Errorf("unpacking layer (%s): %s", c.name, cause)
+}
+
+// boxEnds reports whether the box ends together with the command.
+func (c *command) boxEnds() bool {
+	select {
+	case <-c.box.Done():
+		return true
+	case <-time.After(endPatience):
+		return false
+	}
 }
 
 // parseResult checks what write says of the layer.

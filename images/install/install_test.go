@@ -29,6 +29,7 @@ type program func(ctx context.Context, args []string, in io.Reader, out, errs io
 
 // host is an engine with layers in memory.
 type host struct {
+	gone      chan struct{} // closed: its boxes have ended
 	mu        sync.Mutex
 	made      map[string]bool
 	published map[string]bool
@@ -139,6 +140,8 @@ type fakeBox struct {
 	engine.Box
 	h *host
 }
+
+func (b *fakeBox) Done() <-chan struct{} { return b.h.gone }
 
 func (b *fakeBox) Remove(ctx context.Context) error {
 	b.h.mu.Lock()
@@ -369,6 +372,18 @@ func TestFailures(t *testing.T) {
 			h.checkClean(t)
 		})
 	}
+}
+
+// TestKilledWithBox: a command that was killed because its box ends says nothing about the image.
+func TestKilledWithBox(t *testing.T) {
+	h := newHost()
+	h.gone = make(chan struct{})
+	close(h.gone)
+	h.programs["write"] = ends("", engine.Result{Verdict: engine.Signaled, Signal: syscall.SIGKILL})
+	if _, err := h.unpacker().Unpack(t.Context(), layer()); !errors.Is(err, engine.ErrBoxLost) {
+		t.Errorf("error %v, want that the box was lost", err)
+	}
+	h.checkClean(t)
 }
 
 // TestCause: a decompressor that fails also breaks the archive off. The cause is the first failure.

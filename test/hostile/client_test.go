@@ -289,7 +289,12 @@ func (a *attacker) search() {
 		b, err := s.Adopt(ctx, id, engine.Spec{})
 		if errors.Is(err, engine.ErrBoxLost) && id != a.own {
 			// A box that writes a layer ends with its client, which the list may have been faster than.
-			if left, lerr := s.Boxes(ctx); lerr == nil && !slices.Contains(left, id) {
+			left, lerr := s.Boxes(ctx)
+			for lerr == nil && slices.Contains(left, id) { // until ctx ends: it is being removed
+				time.Sleep(5 * time.Millisecond) // the launcher tells nobody when a box is gone
+				left, lerr = s.Boxes(ctx)
+			}
+			if lerr == nil {
 				continue
 			}
 		}
