@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/agent/unpack/proto"
@@ -29,8 +28,8 @@ import (
 // pipeBytes is the size of the pipes of the tar stream, and of the buffer between them.
 const pipeBytes = 1 << 20
 
-// endPatience is how long the end of a box may take after that of a command which was killed with it.
-const endPatience = time.Second
+// endPatience is how long the end of a box may take after that of a command which failed because of it.
+const endPatience = 2 * time.Second
 
 // box is a box that unpacks a layer. The archive may have subverted everything in it.
 type box struct {
@@ -208,11 +207,6 @@ func (c *command) wait(ctx context.Context) error {
 	case engine.Canceled:
 		return cmp.Or(context.Cause(ctx), context.Canceled)
 	case engine.Signaled:
-		// A launcher that was started again ends the boxes in which a layer is written, and a command's death can be
-		// known before that of its box.
-		if r.Signal == syscall.SIGKILL && c.boxEnds() {
-			return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
-		}
 		cause = cmp.Or(cause, fmt.Sprintf("it was ended by signal %v", r.Signal))
 	case engine.BoxLost:
 		return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
@@ -222,10 +216,15 @@ func (c *command) wait(ctx context.Context) error {
 	if kind != nil {
 		return fmt.Errorf("%w: %s", kind, cause)
 	}
+	// A launcher that was started again deletes the layers that were being written, and ends their boxes: both a
+	// file that is gone and a command's death can be known before the end of its box.
+	if c.boxEnds() {
+		return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
+	}
 	return fmt.Errorf("unpacking layer (%s): %s", c.name, cause)
 }
 
-// boxEnds reports whether the box ends together with the command.
+// boxEnds reports whether the box ends as well, within endPatience.
 func (c *command) boxEnds() bool {
 	select {
 	case <-c.box.Done():

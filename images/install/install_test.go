@@ -355,6 +355,7 @@ func TestFailures(t *testing.T) {
 		{"reads nothing and is content", "write", ends("", exit(0)), nil, "the unpacker did not read the archive to its end: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			h, l := newHost(), layer()
 			text := strings.Repeat(archive, 1<<18) // more than all pipes hold
 			l.Blob, l.Size, l.DiffID = strings.NewReader(text), int64(len(text)), digest(text)
