@@ -235,13 +235,13 @@ func (b *bridge) post(ctx context.Context, m *message, session, version string, 
 	}
 	answered := resp.StatusCode == http.StatusAccepted
 	err = receive(resp, func(answer *message) {
+		each(answer)
 		if answer.method == "" {
 			answered = true
-			if m.method == "initialize" && answer.members["result"] != nil {
+			if m.method == "initialize" && answer.members["result"] != nil { // events must not come before the answer
 				b.begun(m, resp.Header.Get("Mcp-Session-Id"), text(object(answer.members["result"])["protocolVersion"]))
 			}
 		}
-		each(answer)
 	})
 	if err == nil && !answered {
 		err = errors.New("the connection to the daemon ended before the answer")
