@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,9 +8,9 @@ import (
 	"io"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/sse"
 )
 
 func filesPath(session string, more ...string) []string {
@@ -153,15 +152,18 @@ func (c *Client) WatchFiles(ctx context.Context, session, path string, o WatchOp
 		return err
 	}
 	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxEvent)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
-			continue
+	events := sse.NewReader(resp.Body, maxEvent)
+	for {
+		event, err := events.Next()
+		if err != nil {
+			// The stream ends with "gone" or an error, which the loop has returned from.
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return fmt.Errorf("watching: %w", cmp.Or(ctx.Err(), err))
 		}
 		var change apitypes.FileChange
-		if err := json.Unmarshal([]byte(data), &change); err != nil {
+		if err := json.Unmarshal(event.Data, &change); err != nil {
 			return fmt.Errorf("watching: %w", err)
 		}
 		if change.Error != nil {
@@ -171,8 +173,4 @@ func (c *Client) WatchFiles(ctx context.Context, session, path string, o WatchOp
 			return err
 		}
 	}
-	if err := cmp.Or(ctx.Err(), lines.Err()); err != nil {
-		return fmt.Errorf("watching: %w", err)
-	}
-	return fmt.Errorf("watching: %w", io.ErrUnexpectedEOF)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 )
@@ -19,10 +20,6 @@ func (c *Client) MCP(ctx context.Context, method, server string, header http.Hea
 	if err != nil {
 		return nil, err
 	}
-	for _, from := range []http.Header{header, c.header} {
-		for k, v := range from {
-			req.Header[k] = v
-		}
-	}
+	maps.Copy(req.Header, header)
 	return c.roundTrip(req)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -67,9 +68,6 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range c.header {
-		req.Header[k] = v
-	}
 	if q.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -83,8 +81,9 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	return resp, err
 }
 
-// roundTrip returns the answer to a request, whatever its status is.
+// roundTrip adds the credentials of c to a request, and returns the answer, whatever its status is.
 func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	maps.Copy(req.Header, c.header)
 	resp, err := c.http.Do(req)
 	if u, ok := errors.AsType[*url.Error](err); ok { // without the made-up URL of a Unix socket
 		err = fmt.Errorf("asking boxd: %w", u.Err)

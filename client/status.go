@@ -1,16 +1,15 @@
 package client
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/sse"
 )
 
 // Status reports whether the daemon can serve, and what it is running.
@@ -54,8 +53,8 @@ func (c *Client) DefaultProfile(ctx context.Context) (apitypes.Profile, error) {
 // Events is a subscription to events. The caller closes it. It is not safe for concurrent
 // use, except that Close unblocks Next.
 type Events struct {
-	body  io.ReadCloser
-	lines *bufio.Scanner
+	body   io.ReadCloser
+	events *sse.Reader
 	// LastID is the ID of the last event that Next returned. Pass it to Client.Events
 	// to continue after it on a new connection.
 	LastID string
@@ -80,9 +79,7 @@ func (c *Client) Events(ctx context.Context, lastID string) (*Events, error) {
 }
 
 func newEvents(body io.ReadCloser, lastID string) *Events {
-	e := &Events{body: body, lines: bufio.NewScanner(body), LastID: lastID}
-	e.lines.Buffer(nil, maxEvent)
-	return e
+	return &Events{body: body, events: sse.NewReader(body, maxEvent), LastID: lastID}
 }
 
 // MissedError reports that events were skipped before the next one, because the
@@ -101,42 +98,24 @@ func (e *MissedError) Error() string {
 // Next waits for the next event. After a [*MissedError] call it again. io.EOF means that
 // the daemon has ended the stream.
 func (e *Events) Next() (apitypes.Event, error) {
-	var id, kind, data string
-	for e.lines.Scan() {
-		line := e.lines.Text()
-		if line == "" && data != "" {
-			return e.decodeEvent(id, kind, data)
-		}
-		name, value, _ := strings.Cut(line, ":")
-		value = strings.TrimPrefix(value, " ")
-		switch name {
-		case "id":
-			id = value
-		case "event":
-			kind = value
-		case "data":
-			data += value
-		}
-	}
-	if err := e.lines.Err(); err != nil {
+	next, err := e.events.Next()
+	if err == io.EOF {
+		return apitypes.Event{}, err
+	} else if err != nil {
 		return apitypes.Event{}, fmt.Errorf("events: %w", err)
 	}
-	return apitypes.Event{}, io.EOF
-}
-
-func (e *Events) decodeEvent(id, kind, data string) (apitypes.Event, error) {
-	var event apitypes.Event
-	if id != "" {
-		e.LastID = id
+	if next.ID != "" {
+		e.LastID = next.ID
 	}
-	if kind == "missed" {
+	var event apitypes.Event
+	if next.Type == "missed" {
 		var m apitypes.Missed
-		if err := json.Unmarshal([]byte(data), &m); err != nil {
+		if err := json.Unmarshal(next.Data, &m); err != nil {
 			return event, fmt.Errorf("events: %w", err)
 		}
 		return event, &MissedError{m.Missed}
 	}
-	if err := json.Unmarshal([]byte(data), &event); err != nil {
+	if err := json.Unmarshal(next.Data, &event); err != nil {
 		return event, fmt.Errorf("events: %w", err)
 	}
 	return event, nil

@@ -1,8 +1,6 @@
 package gateway
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/sse"
 )
 
 const (
@@ -175,9 +174,9 @@ func (b *bridge) ask(ctx context.Context, m *message) {
 	}
 	err := b.post(ctx, m, session, version, b.write)
 	if errors.Is(err, errSession) && session != "" {
-		var refused *message
+		var refused json.RawMessage
 		if refused, err = b.renew(ctx, session); refused != nil {
-			b.write(&message{id: m.id, members: map[string]json.RawMessage{"jsonrpc": refused.members["jsonrpc"], "id": m.id, "error": refused.members["error"]}})
+			b.write(errorAs(m.id, refused))
 			return
 		} else if err == nil {
 			session, version = b.state()
@@ -230,7 +229,7 @@ func (b *bridge) post(ctx context.Context, m *message, session, version string, 
 			return fmt.Errorf("the daemon answers %s: %s", resp.Status, text(refusal["message"]))
 		}
 		// Not the daemon's ID: it has not read the one of a message that it refuses unread.
-		each(&message{id: m.id, members: map[string]json.RawMessage{"jsonrpc": json.RawMessage(`"2.0"`), "id": m.id, "error": object(body)["error"]}})
+		each(errorAs(m.id, object(body)["error"]))
 		return nil
 	}
 	answered := resp.StatusCode == http.StatusAccepted
@@ -271,28 +270,20 @@ func receive(resp *http.Response, each func(*message)) error {
 	default:
 		return nil // nothing, after 202
 	}
-	events := bufio.NewScanner(resp.Body)
-	events.Buffer(nil, maxEncoded)
-	var data []byte
-	for events.Scan() {
-		if part, ok := bytes.CutPrefix(events.Bytes(), []byte("data:")); ok {
-			data = append(append(data, part...), '\n')
-			continue
+	events := sse.NewReader(resp.Body, maxEncoded)
+	for {
+		event, err := events.Next()
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("the connection to the daemon ended before the answer: %w", err)
 		}
-		if len(events.Bytes()) > 0 || len(data) == 0 {
-			continue // a comment, or another field
-		}
-		m, err := parse(data)
+		m, err := parse(event.Data)
 		if err != nil {
 			return fmt.Errorf("an event of the daemon: %w", err)
 		}
 		each(m)
-		data = nil
 	}
-	if err := events.Err(); err != nil {
-		return fmt.Errorf("the connection to the daemon ended before the answer: %w", err)
-	}
-	return nil
 }
 
 // begun keeps what initialize has answered, and opens the stream of events of the session.
@@ -332,7 +323,7 @@ func (b *bridge) listen(session, version string) {
 }
 
 // renew initializes a session in place of one that the daemon has ended. refused is the server's error, if it answers with one.
-func (b *bridge) renew(ctx context.Context, lost string) (refused *message, err error) {
+func (b *bridge) renew(ctx context.Context, lost string) (refused json.RawMessage, err error) {
 	b.renewing.Lock()
 	defer b.renewing.Unlock()
 	b.mu.Lock()
@@ -343,8 +334,8 @@ func (b *bridge) renew(ctx context.Context, lost string) (refused *message, err 
 	}
 	b.log.Warn("mcp: the daemon has ended the session, because it was idle or the daemon was restarted: another one begins, and what the server kept for the old one may be gone")
 	err = b.post(ctx, hello, "", "", func(answer *message) {
-		if answer.members["error"] != nil {
-			refused = answer
+		if e := answer.members["error"]; e != nil {
+			refused = e
 		}
 	})
 	if err == nil && refused == nil && initialized != nil {

@@ -339,8 +339,8 @@ func (g *Gateway) initialize(ctx context.Context, out *stream, t *session, who C
 	return result.members["result"] != nil && out.err == nil
 }
 
-// answer answers a request by that of the server. record, which may be nil, gets the outcome. finish changes the answer; nil:
-// it stays as it is.
+// answer sends the server's answer to a request. It notes the outcome in record, unless that is nil. finish changes the
+// answer; nil leaves it as it is.
 func (g *Gateway) answer(ctx context.Context, out *stream, s *Server, t *session, who Caller, m *message, record *ToolCall, finish func(*message) *message) {
 	err := g.with(ctx, s, t, who, func(p *process) error {
 		record.at(p.session, p.id)

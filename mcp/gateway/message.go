@@ -185,7 +185,12 @@ func errorResponse(id json.RawMessage, e rpcError) *message {
 	if id == nil {
 		id = json.RawMessage("null")
 	}
-	return &message{id: id, members: map[string]json.RawMessage{"jsonrpc": json.RawMessage(`"2.0"`), "id": id, "error": encode(e)}}
+	return errorAs(id, encode(e))
+}
+
+// errorAs returns a response with an error that is encoded already.
+func errorAs(id, e json.RawMessage) *message {
+	return &message{id: id, members: map[string]json.RawMessage{"jsonrpc": json.RawMessage(`"2.0"`), "id": id, "error": e}}
 }
 
 // lines cuts a stream into lines of at most maxMessage bytes.
