@@ -61,7 +61,7 @@ func (b *bench) poolCreate(ctx context.Context) {
 	defer e.Close()
 	var made series
 	cycle := func() (time.Duration, error) {
-		if err := awaitBlank(ctx, e); err != nil {
+		if err := awaitBlank(func() (int, error) { s, err := e.Pool(ctx); return s.Ready, err }); err != nil {
 			return 0, err
 		}
 		before, err := e.Pool(ctx)
@@ -143,18 +143,16 @@ func (b *bench) poolSession(ctx context.Context) {
 // fromPool waits until the pool has a box, and returns how long f takes, which must use it.
 func (s *served) fromPool(ctx context.Context, f func() error) (time.Duration, error) {
 	var before int64
-	for end := time.Now().Add(time.Minute); ; time.Sleep(25 * time.Millisecond) {
+	err := awaitBlank(func() (int, error) {
 		state, err := s.client.Status(ctx)
-		if err != nil {
+		if err != nil || state.Pool == nil {
 			return 0, err
 		}
-		if p := state.Pool; p != nil && p.Ready > 0 {
-			before = p.Hits
-			break
-		}
-		if time.Now().After(end) {
-			return 0, errors.New("the pool is empty after a minute")
-		}
+		before = state.Pool.Hits
+		return state.Pool.Ready, nil
+	})
+	if err != nil {
+		return 0, err
 	}
 	took, err := timed(f)()
 	if err != nil {
@@ -167,10 +165,10 @@ func (s *served) fromPool(ctx context.Context, f func() error) (time.Duration, e
 	return took, err
 }
 
-// awaitBlank waits until the pool has a box.
-func awaitBlank(ctx context.Context, e engine.Pooled) error {
+// awaitBlank waits until the pool has a box. ready returns how many it has.
+func awaitBlank(ready func() (int, error)) error {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(25 * time.Millisecond) {
-		if s, err := e.Pool(ctx); err != nil || s.Ready > 0 {
+		if n, err := ready(); err != nil || n > 0 {
 			return err
 		}
 	}

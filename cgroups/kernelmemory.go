@@ -50,8 +50,8 @@ var errUncounted = errors.New("the kernel does not count the memory of sockets")
 
 // CheckKernelMemory returns nil if this host charges a box for the kernel memory that its
 // sockets hold, or else an [UnenforceableError]. The Host remembers the answer. Finding out
-// takes some 0.5 ms, unless TrustKernelMemory was called before; a call ahead of time saves the first box this wait. id names a temporary
-// cgroup; a leftover of that name, from a process that was killed here, is removed first.
+// takes some 0.5 ms, unless TrustKernelMemory was called before; a call ahead of time saves the first box this
+// wait. id names a temporary cgroup; a leftover of that name, from a process that was killed here, is removed first.
 func (h *Host) CheckKernelMemory(id string) error {
 	k := &h.kernel
 	k.mu.Lock()

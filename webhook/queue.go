@@ -39,7 +39,6 @@ const (
 type queue struct {
 	s       *Sender
 	r       Receiver
-	host    string // of its URL
 	client  *http.Client
 	remove  func(keys []string) error
 	work    sync.WaitGroup // requests under way
@@ -65,11 +64,7 @@ type queue struct {
 }
 
 func newQueue(s *Sender, r Receiver) *queue {
-	host := ""
-	if u, err := url.Parse(r.URL); err == nil {
-		host = u.Host
-	}
-	return &queue{s: s, r: r, host: host, client: s.client(), held: map[string]int64{}, turn: map[string]uint64{}, done: make(chan struct{}), wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	return &queue{s: s, r: r, client: s.client(), held: map[string]int64{}, turn: map[string]uint64{}, done: make(chan struct{}), wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 }
 
 // begin delivers what was added, and what will be.
@@ -92,7 +87,10 @@ func (q *queue) wait() {
 func (q *queue) state() State {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	st := State{Name: q.r.Name, Host: q.host, Pending: len(q.list), Bytes: q.bytes, Delivered: q.count.delivered, Failed: q.count.failed, Dropped: q.count.dropped, Error: q.err}
+	st := State{Name: q.r.Name, Pending: len(q.list), Bytes: q.bytes, Delivered: q.count.delivered, Failed: q.count.failed, Dropped: q.count.dropped, Error: q.err}
+	if u, err := url.Parse(q.r.URL); err == nil {
+		st.Host = u.Host
+	}
 	if len(q.list) > 0 {
 		st.Oldest = q.list[0].at
 	}

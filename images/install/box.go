@@ -28,7 +28,7 @@ import (
 // pipeBytes is the size of the pipes of the tar stream, and of the buffer between them.
 const pipeBytes = 1 << 20
 
-// endPatience is how long the end of a box may take after that of a command which failed because of it.
+// endPatience bounds the wait for the end of a box, after a command in it has failed. The box may be the cause.
 const endPatience = 2 * time.Second
 
 // box is a box that unpacks a layer. The archive may have subverted everything in it.
@@ -218,19 +218,11 @@ func (c *command) wait(ctx context.Context) error {
 	}
 	// A launcher that was started again deletes the layers that were being written, and ends their boxes: both a
 	// file that is gone and a command's death can be known before the end of its box.
-	if c.boxEnds() {
-		return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
-	}
-	return fmt.Errorf("unpacking layer (%s): %s", c.name, cause)
-}
-
-// boxEnds reports whether the box ends as well, within endPatience.
-func (c *command) boxEnds() bool {
 	select {
 	case <-c.box.Done():
-		return true
+		return fmt.Errorf("unpacking layer (%s): %w", c.name, engine.ErrBoxLost)
 	case <-time.After(endPatience):
-		return false
+		return fmt.Errorf("unpacking layer (%s): %s", c.name, cause)
 	}
 }
 

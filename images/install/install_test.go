@@ -375,7 +375,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestKilledWithBox: a command that was killed because its box ends says nothing about the image.
+// TestKilledWithBox: when a box ends and takes its commands with it, nobody blames the image.
 func TestKilledWithBox(t *testing.T) {
 	h := newHost()
 	h.gone = make(chan struct{})

@@ -160,7 +160,7 @@ sessions, in which boxd exec and boxd start run commands.`,
 	return root
 }
 
-// topCommand is a command directly below the root. Its name is that of the command that build returns.
+// topCommand describes a command directly below the root. build returns a command called name.
 type topCommand struct {
 	group, name string
 	build       func() *cobra.Command

@@ -13,22 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket that accepts connections for a daemon that does not come, as systemd's does, does not hold up the caller for ever.
-func TestStatusSilent(t *testing.T) {
+// silence is a socket whose backlog accepts connections, and which nobody serves, with a client of it.
+func silence(t *testing.T) (net.Listener, *client.Client) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path) // its backlog accepts
+	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() })
 	c, err := client.New(client.Options{Socket: path})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
+	t.Cleanup(func() { c.Close() })
+	return l, c
+}
+
+// systemd's socket accepts connections even if the daemon never starts. The caller does not wait for ever.
+func TestStatusSilent(t *testing.T) {
+	l, c := silence(t)
 	for _, wait := range []time.Duration{0, time.Second / 10} {
 		began := time.Now()
-		_, err = awaitStatus(t.Context(), c, wait, time.Second/10)
+		_, err := awaitStatus(t.Context(), c, wait, time.Second/10)
 		if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "does not answer within") || !strings.Contains(err.Error(), "systemctl status boxd") || took < wait+time.Second/10 {
 			t.Errorf("after %v: %v", took, err)
 		}
@@ -39,19 +46,9 @@ func TestStatusSilent(t *testing.T) {
 	}
 }
 
-// A connection that nobody has accepted before the socket is closed, because systemd has given up, says where to look.
+// systemd gives up and closes its socket before anybody has accepted a connection. The error says where to look.
 func TestStatusReset(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	c, err := client.New(client.Options{Socket: path})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	l, c := silence(t)
 	held := make(chan error, 1)
 	go func() {
 		_, err := awaitStatus(t.Context(), c, 0, time.Minute)

@@ -214,7 +214,7 @@ func (w *imageWorld) endImages() {
 	// The launcher holds nothing of sessions and layers that are gone. But libcontainer looks up, by
 	// os.FindProcess, a process that another one may have reaped: if that has not happened yet, it
 	// fails to wait for it, and the pidfd stays until Go's garbage collector comes by. So passes go
-	// on while there are more descriptors; what each of them leaves makes no way back.
+	// on while there are more descriptors. A real leak grows with each pass, and fails the test.
 	held := map[string]int{}
 	last := func(n int) {
 		w.pass("last", n)

@@ -41,7 +41,8 @@ func kernelProof() string {
 		boot, unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]), version.Version)
 }
 
-// hasProof reports whether the file at path, which nobody but root may have written, is exactly proof.
+// hasProof reports whether the file at path holds proof and nothing else. It rejects a file that anybody but root could
+// have written.
 func hasProof(path, proof string) bool {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
