@@ -78,6 +78,9 @@ func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err e
 	}
 	socket = filepath.Join(o.StateDir, SocketName)
 	serves, err := o.look(ctx, socket)
+	for end := time.Now().Add(clientPatience); errors.Is(err, errHasClient) && time.Now().Before(end); serves, err = o.look(ctx, socket) {
+		time.Sleep(lastPause)
+	}
 	if serves || err != nil {
 		return socket, err
 	}
@@ -92,6 +95,13 @@ func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err e
 	}
 	return socket, nil
 }
+
+// errHasClient: a service that would have to be ended is in use.
+var errHasClient = errors.New("its client is connected: stop that first")
+
+// clientPatience bounds the wait for the end of a client's connection. A client that has closed it, or has died, can still look
+// connected: a process that it was starting holds a copy of the socket until its execve.
+const clientPatience = time.Second
 
 // look reports whether the right service runs. It ends a wrong one.
 func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool, err error) {
@@ -119,7 +129,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		// (systemd would restart it with the same ones.) It is replaced.
 	case h.Busy:
 		keeper.Close()
-		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
+		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and %w", engine.ErrNoLauncher, socket, h.Version, h.ClientUID, errHasClient)
 	}
 	o.Logger.Info("ending the running launcher", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
 	launcher, lerr := openOurs(h.PID, o.StateDir)
