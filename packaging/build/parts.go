@@ -159,6 +159,7 @@ func statedLicences() (map[string]string, error) {
 
 var (
 	licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|copyright)s?([.-].*)?$`)
+	licenceDir  = regexp.MustCompile(`(?i)^licen[cs]es$`) // such as that of freetype
 	noticeFile  = regexp.MustCompile(`(?i)^(notice|patents)s?([.-].*)?$`)
 )
 
@@ -195,7 +196,9 @@ func readTexts(dir string) ([]text, error) {
 			return err
 		case d.IsDir() && slices.Contains([]string{"testdata", "vendor", "node_modules"}, d.Name()):
 			return filepath.SkipDir // not linked
-		case !d.Type().IsRegular() || filepath.Ext(d.Name()) == ".go" || !licenceFile.MatchString(d.Name()) && !noticeFile.MatchString(d.Name()):
+		case !d.Type().IsRegular() || filepath.Ext(d.Name()) == ".go":
+			return nil
+		case !licenceFile.MatchString(d.Name()) && !noticeFile.MatchString(d.Name()) && !licenceDir.MatchString(filepath.Base(filepath.Dir(path))):
 			return nil
 		}
 		content, err := os.ReadFile(path)
