@@ -56,17 +56,20 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// The doctor's answer has lists even if they are empty, and is the daemon's.
+// The doctor's answer has lists even if they are empty, and is the daemon's. It is about the host, so not for callers of one tenant.
 func TestDoctor(t *testing.T) {
-	if resp, body := serve(t, nil).raw("GET", "/v1/doctor", operatorToken, ""); resp.StatusCode != 200 || strings.TrimSpace(string(body)) != `{"ok":true,"at":"0001-01-01T00:00:00Z","checks":[],"on_host":[]}` {
+	if resp, body := serve(t, nil).raw("GET", "/v1/doctor", keeperToken, ""); resp.StatusCode != 200 || strings.TrimSpace(string(body)) != `{"ok":true,"at":"0001-01-01T00:00:00Z","checks":[],"on_host":[]}` {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 	want := apitypes.Doctor{At: time.Unix(1, 0).UTC(), Checks: []apitypes.DoctorCheck{{Name: "box", Status: "failed", Detail: "sick", Mend: "rest"}}, OnHost: []string{"cgroups"}}
 	f := serve(t, func(o *Options, _ *policy.Config) {
 		o.Doctor = func(context.Context) (apitypes.Doctor, error) { return want, nil }
 	})
-	if got, err := f.client().Doctor(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
+	if got, err := f.as(adminToken, "").Doctor(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := f.as(operatorToken, "").Doctor(t.Context()); !isCode(err, apitypes.CodeForbidden) || got.Checks != nil {
+		t.Errorf("an operator of one tenant: %+v, %v", got, err)
 	}
 }
 

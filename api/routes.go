@@ -96,7 +96,7 @@ var routes = []route{
 		status: http.StatusOK, replyType: "application/json", handler: (*call).document},
 	{method: "GET", path: "/v1/status", name: "status", summary: "Whether the service can serve, and what it holds", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Status{}, handler: (*call).status},
-	{method: "GET", path: "/v1/doctor", name: "doctor", summary: "What of boxd doctor the daemon can check itself; an answer is reused for ten seconds", role: Operator,
+	{method: "GET", path: "/v1/doctor", name: "doctor", summary: "What of boxd doctor the daemon can check itself; an answer is reused for ten seconds", role: Operator, everyTenant: true,
 		status: http.StatusOK, reply: apitypes.Doctor{}, handler: (*call).doctor},
 	{method: "GET", path: "/v1/errors", name: "errors", summary: "The last errors, newest first", role: Viewer,
 		status: http.StatusOK, reply: apitypes.ErrorList{}, handler: (*call).errors},

@@ -41,6 +41,7 @@ const (
 	viewerToken   = "viewer-token-0123456789"
 	strangerToken = "stranger-token-0123456789"
 	scraperToken  = "scraper-token-0123456789"
+	keeperToken   = "keeper-token-0123456789"
 )
 
 const tokenFile = `
@@ -50,6 +51,7 @@ const tokenFile = `
 ` + viewerToken + ` acme viewer
 ` + strangerToken + ` other operator
 ` + scraperToken + ` * viewer prometheus
+` + keeperToken + ` * operator keeper
 `
 
 // fixture is a daemon without a launcher.

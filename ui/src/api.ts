@@ -57,19 +57,22 @@ export const mayChange = (): boolean => login !== null && login.role !== "viewer
 export const sessionPath = (s: { id: string }): string => `/v1/sessions/${encodeURIComponent(s.id)}`;
 export const processPath = (s: { id: string }, pid: string): string => `${sessionPath(s)}/processes/${encodeURIComponent(pid)}`;
 
+/** Whether the caller may see what belongs to the host and to all tenants. */
+export const seesAll = (): boolean => login?.all_tenants === true;
+
 /** The tenant that lists are about: all of them, if the caller may see all. */
-export const listTenant = (): string => (login?.all_tenants ? "*" : "");
+export const listTenant = (): string => (seesAll() ? "*" : "");
 
 export function headers(tenant: string, more: Record<string, string> = {}): Record<string, string> {
   const h: Record<string, string> = { "X-Boxd-Page": secret(), ...more };
-  if (tenant && login?.all_tenants) h["X-Boxd-Tenant"] = tenant;
+  if (tenant && seesAll()) h["X-Boxd-Tenant"] = tenant;
   return h;
 }
 
 /** Sub-protocols of a relay, which say who asks and for which tenant: a WebSocket has no headers of its own. */
 export function relayProtocols(tenant: string): string[] {
   const list = ["boxd", `boxd.page.${secret()}`];
-  if (tenant && login?.all_tenants) list.push(`boxd.tenant.${tenant}`);
+  if (tenant && seesAll()) list.push(`boxd.tenant.${tenant}`);
   return list;
 }
 

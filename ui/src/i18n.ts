@@ -25,7 +25,7 @@ const en = {
   canceled: "Cancelled.",
   loading: "Loading…",
   dismiss: "Dismiss",
-  showMore: "Show more ({n} are hidden)",
+  showMore: "Show more ({n} hidden)",
   cancel: "Cancel",
   create: "Create",
   start: "Start",
@@ -86,7 +86,7 @@ const en = {
   "sort.id": "by ID",
   createSession: "New session",
   createTitle: "New session",
-  runs: "{processes} processes, {execs} commands",
+  runs: "{processes:process|processes}, {execs:command|commands}",
   noneFound: "No session matches the filter.",
   noSessions: "There are no sessions.",
   pages: "Pages",
@@ -94,11 +94,11 @@ const en = {
   next: "Next",
   range: "{from} to {to} of {all}",
   stopTitle: "Stop session {id}",
-  stopText: "This ends the session with all that runs in it ({processes} processes, {execs} commands), and removes the workspace that boxd keeps for it. It cannot be undone.",
+  stopText: "This ends the session with all that runs in it ({processes:process|processes}, {execs:command|commands}), and removes the workspace that boxd keeps for it. It cannot be undone.",
   stopRetained: "Its retention time does not apply: the workspace is removed now.",
   stopped: "Session {id} is stopped.",
   pauseTitle: "Pause session {id}",
-  pauseText: "Everything in the session stops until it is resumed ({processes} processes, {execs} commands). It keeps its memory and files. Its idle time does not count meanwhile; its longest lifetime does.",
+  pauseText: "Everything in the session stops until it is resumed ({processes:process|processes}, {execs:command|commands}). It keeps its memory and files. Its idle time does not count meanwhile; its longest lifetime does.",
   resumeTitle: "Resume session {id}",
   paused: "Session {id} is paused.",
   resumed: "Session {id} is running again.",
@@ -245,7 +245,7 @@ const en = {
   fails: "fails",
   notConfigured: "not configured",
   uptime: "up for {time}",
-  entries: "{n} entries",
+  entries: "{n:entry|entries}",
   execs: "Commands",
   warnings: "Warnings",
   quotas: "Quotas",
@@ -646,9 +646,18 @@ export function onLanguage(f: () => void): () => void {
   return () => void listeners.delete(f);
 }
 
-/** The words for key, with values for {names} in them. A key that a newer daemon made up is shown as it is. */
+/**
+ * The words for key, with values for {names} in them. A number is written as the language does it; with {name:one|other},
+ * the word that goes with the number follows. A key that a newer daemon made up is shown as it is.
+ */
 export function t(key: Key, values: Record<string, string | number> = {}): string {
   const text: string | undefined = catalogue[current][key];
   if (text === undefined) return key.slice(key.indexOf(".") + 1);
-  return text.replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
+  return text.replace(/\{(\w+)(?::([^|}]*)\|([^}]*))?\}/g, (whole, name: string, one?: string, other?: string) => {
+    const value = values[name];
+    if (value === undefined) return whole;
+    const written = typeof value === "number" ? new Intl.NumberFormat(current).format(value) : value;
+    if (one === undefined || other === undefined) return written;
+    return `${written} ${new Intl.PluralRules(current).select(Number(value)) === "one" ? one : other}`;
+  });
 }

@@ -37,7 +37,7 @@ export function StopSession(p: { session: Session; onClose(): void; onStopped?()
   return (
     <Confirm
       title={t("stopTitle", { id: s.id })}
-      text={t("stopText", { processes: number(s.processes), execs: number(s.execs) }) + kept}
+      text={t("stopText", { processes: s.processes, execs: s.execs }) + kept}
       yes={t("stop")}
       done={t("stopped", { id: s.id })}
       onClose={p.onClose}
@@ -54,7 +54,7 @@ export function PauseSession(p: { session: Session; onClose(): void; onPaused():
   return (
     <Confirm
       title={t("pauseTitle", { id: s.id })}
-      text={t("pauseText", { processes: number(s.processes), execs: number(s.execs) }) + (s.auto_resume ? ` ${t("autoResume")}` : "")}
+      text={t("pauseText", { processes: s.processes, execs: s.execs }) + (s.auto_resume ? ` ${t("autoResume")}` : "")}
       yes={t("pause")}
       mild
       done={t("paused", { id: s.id })}
@@ -183,7 +183,7 @@ export function Sessions(p: { events: BoxEvent[]; epoch: number }) {
     { label: t("image"), wide: true, cell: (s) => s.image ?? "" },
     { label: t("limits"), cell: (s) => <>{limit(s.cpus, (n) => `${number(n, 2)}\u00a0CPU`)} · {limit(s.memory, bytes)}<div class="dim">{limit(s.pids, (n) => `${number(n)}\u00a0PID`)}</div></> },
     { label: t("network"), cell: (s) => (s.network ? (s.network_off ? t("offNow") : t("on")) : t("off")) },
-    { label: t("running"), cell: (s) => t("runs", { processes: number(s.processes), execs: number(s.execs) }) },
+    { label: t("running"), cell: (s) => t("runs", { processes: s.processes, execs: s.execs }) },
     { label: t("created"), cell: (s) => <Created at={s.created_at} /> },
     { label: t("endsIn"), cell: (s) => <Countdown of={s} /> },
   ];

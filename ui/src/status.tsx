@@ -1,5 +1,5 @@
 // Whether the service can serve, what it holds, and what went wrong.
-import { get, listTenant, mayChange, type Doctor, type ErrorRecord, type Status } from "./api";
+import { get, listTenant, mayChange, seesAll, type Doctor, type ErrorRecord, type Status } from "./api";
 import { bytes, clock, length, number, time } from "./format";
 import { t, type Key } from "./i18n";
 import { Badge, Loading, Meter, Table, useLoad } from "./parts";
@@ -64,7 +64,7 @@ export function StatusView() {
             <Part name={t("daemon")} ok={s.available} reason={s.available || !s.engine.ok ? undefined : s.reason} text={`${s.version} · ${t("uptime", { time: length(s.uptime) })}`} />
             <Part name={t("engine")} ok={s.engine.ok} reason={s.engine.reason} />
             {s.langbot ? <Part name={t("connector")} ok={s.langbot.ok} reason={s.langbot.reason} /> : <li><strong>{t("connector")}</strong> <span class="dim">{t("notConfigured")}</span></li>}
-            {s.audit && <Part name={t("auditLog")} ok={s.audit.ok} reason={s.audit.reason} text={t("entries", { n: number(s.audit.seq) })} />}
+            {s.audit && <Part name={t("auditLog")} ok={s.audit.ok} reason={s.audit.reason} text={t("entries", { n: s.audit.seq })} />}
           </ul>
           <p>
             {Object.entries(s.sessions).map(([state, n]) => <span key={state} class="label">{t(`state.${state}` as Key)}: {number(n)}</span>)}
@@ -119,7 +119,7 @@ export function StatusView() {
           />
         )}
       </section>
-      {mayChange() && <DoctorView />}
+      {mayChange() && seesAll() && <DoctorView />}
     </>
   );
 }

@@ -1587,7 +1587,7 @@ class Client(Transport):
         return self._bytes('GET', "/readyz").decode()
 
     def doctor(self) -> Doctor:
-        """What of boxd doctor the daemon can check itself; an answer is reused for ten seconds. Role operator or above."""
+        """What of boxd doctor the daemon can check itself; an answer is reused for ten seconds. Role operator of all tenants, or above."""
         return self._json(Doctor, 'GET', "/v1/doctor")
 
     def errors(self) -> ErrorList:

@@ -113,7 +113,7 @@ export interface paths {
         };
         /**
          * What of boxd doctor the daemon can check itself; an answer is reused for ten seconds
-         * @description Role operator or above.
+         * @description Role operator of all tenants, or above.
          */
         get: operations["doctor"];
         put?: never;
