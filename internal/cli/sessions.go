@@ -190,7 +190,7 @@ func writeSession(w screen, s apitypes.Session) error {
 	if s.ExpiresAt != nil {
 		t.row("ends", s.ExpiresAt.Local().Format(time.DateTime))
 	}
-	t.row("running", fmt.Sprintf("%d commands, %d processes", s.Execs, s.Processes))
+	t.row("running", counted(s.Execs, "command", "commands")+", "+counted(s.Processes, "process", "processes"))
 	return t.flush()
 }
 

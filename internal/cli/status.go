@@ -122,7 +122,7 @@ func writeStatus(w screen, s apitypes.Status) error {
 }
 
 func webhookText(h *apitypes.WebhookState) string {
-	text := fmt.Sprintf("%d delivered, %d pending", h.Delivered, h.Pending)
+	text := fmt.Sprintf("%s: %d delivered, %d pending", h.Host, h.Delivered, h.Pending)
 	if h.Dropped > 0 {
 		text += fmt.Sprintf(", %d dropped", h.Dropped)
 	}
@@ -133,7 +133,7 @@ func auditText(h *apitypes.AuditHead) string {
 	if !h.OK {
 		return "cannot be written" + reason(h.Reason)
 	}
-	return fmt.Sprintf("%d entries, %.12s", h.Seq, h.Hash)
+	return fmt.Sprintf("%s, %.12s", counted(h.Seq, "entry", "entries"), h.Hash)
 }
 
 func quotaText(q apitypes.QuotaUse) string {
@@ -145,4 +145,12 @@ func quotaText(q apitypes.QuotaUse) string {
 		return format(q.InUse) + ", no limit"
 	}
 	return format(q.InUse) + " of " + format(q.Limit)
+}
+
+// counted returns n with the word that goes with it.
+func counted[N int | int64 | uint64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

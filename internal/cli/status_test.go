@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
@@ -72,5 +73,19 @@ func TestStatusReset(t *testing.T) {
 	l.Close()
 	if err := <-held; err == nil || !strings.Contains(err.Error(), "systemctl status boxd") {
 		t.Errorf("a connection that is reset: %v", err)
+	}
+}
+
+func TestStatusText(t *testing.T) {
+	var b strings.Builder
+	err := writeStatus(screen{Writer: &b}, apitypes.Status{Available: true, Audit: &apitypes.AuditHead{Seq: 1, Hash: "0123456789abcdef", OK: true},
+		Webhooks: []apitypes.WebhookState{{Name: "bot", Host: "hooks.example:8443", Delivered: 3, Pending: 2, Dropped: 1, Error: "status 500"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"hooks.example:8443: 3 delivered, 2 pending, 1 dropped", "status 500", "1 entry, 0123456789ab\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
 	}
 }

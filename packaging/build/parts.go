@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 const module = "github.com/boxd/boxd"
@@ -203,10 +204,22 @@ func readTexts(dir string) ([]text, error) {
 		}
 		content, err := os.ReadFile(path)
 		name, rerr := filepath.Rel(dir, path)
-		texts = append(texts, text{name, string(content)})
+		texts = append(texts, text{name, inUTF8(content)})
 		return errors.Join(err, rerr)
 	})
 	return texts, err
+}
+
+// inUTF8 returns content, which is in UTF-8 or, as the licence of FreeType, in Latin-1.
+func inUTF8(content []byte) string {
+	if utf8.Valid(content) {
+		return string(content)
+	}
+	var b strings.Builder
+	for _, c := range content {
+		b.WriteRune(rune(c))
+	}
+	return b.String()
 }
 
 func goPart(ps programs, version string) (*part, error) {
