@@ -252,9 +252,9 @@ test-packages:
 	cd packaging/build && $(GO) test -count=1 -timeout 30m $(ARGS) .
 	@rm -rf "$(TRIAL)"; mkdir -p "$(TRIAL)/machine"; cp test/vm/guest/packages "$(TRIAL)/machine/"
 	@for version in v0.0.1 v0.0.2; do \
-		$(MAKE) -s --no-print-directory packages BIN="$(TRIAL)/$$version" VERSION=$$version && cp "$(TRIAL)/$$version"/packages/*.deb "$(TRIAL)/machine/" || exit 1; \
+		$(MAKE) -s --no-print-directory packages BIN="$(TRIAL)/$$version" VERSION=$$version && cp "$(TRIAL)/$$version"/packages/*.deb "$(TRIAL)/$$version"/packages/*.rpm "$(TRIAL)/machine/" || exit 1; \
 	done
-	$(ROOT) test/vm/with-systemd -t 5400 -p "$(TRIAL)/machine" -- bash -c '/mnt/packages /mnt/boxd_0.0.1-*.deb /mnt/boxd_0.0.2-*.deb'
+	$(ROOT) test/vm/with-systemd -t 5400 -p "$(TRIAL)/machine" -- bash -c '/mnt/packages /mnt/boxd_0.0.1-*.deb /mnt/boxd_0.0.2-*.deb /mnt/boxd-0.0.1-*.rpm /mnt/boxd-0.0.2-*.rpm'
 	@rm -rf "$(TRIAL)"
 	$(ROOT) test/vm/provision
 

@@ -9,6 +9,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -26,6 +27,9 @@ func init() { runtime.LockOSThread() }
 func main() {
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: %v\n", err)
+		if _, ok := errors.AsType[*launcher.ConfigError](err); ok {
+			os.Exit(launcher.StatusConfig)
+		}
 		os.Exit(125)
 	}
 }

@@ -10,8 +10,13 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
+
+// wrongConfiguration is the exit status after which systemd does not start the launcher again
+// (RestartPreventExitStatus= of boxd-launcher.service).
+const wrongConfiguration = 78
 
 // TestRootsFile: /etc/boxd/launcher.yaml counts for a launcher that gets no flags. One that
 // is not root's alone, or says something unknown, keeps the launcher from serving.
@@ -74,7 +79,18 @@ func TestRootsFile(t *testing.T) {
 			s.Close()
 		}
 		cancel()
-		_ = l.cmd.Process.Kill()
-		<-l.done
+		if !testutil.Full() {
+			_ = l.cmd.Process.Kill()
+		}
+		<-l.done // a launcher that says why it refuses its clients ends after 5 s
+		if status := l.cmd.ProcessState.ExitCode(); testutil.Full() && status != wrongConfiguration {
+			t.Errorf("%q: exit status %d, want %d", c.text, status, wrongConfiguration)
+		}
+	}
+
+	l = w.start(w.plan.State, w.plan.UID, "--mount-root", "/etc:rw")
+	<-l.done
+	if status := l.cmd.ProcessState.ExitCode(); status != wrongConfiguration {
+		t.Errorf("a wrong option: exit status %d, want %d", status, wrongConfiguration)
 	}
 }

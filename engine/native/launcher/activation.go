@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
@@ -46,14 +47,33 @@ type ServiceOptions struct {
 	prepared bool
 }
 
+// StatusConfig is the exit status after a [ConfigError]: EX_CONFIG of sysexits.h. systemd does not start
+// the launcher again then (RestartPreventExitStatus= of boxd-launcher.service).
+const StatusConfig = 78
+
+// ConfigError is a mistake in the options of a service or in RootsFile. It stays until somebody mends it.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// configError returns err as a ConfigError, unless it comes from the kernel: then it may pass.
+func configError(err error) error {
+	if _, ok := errors.AsType[syscall.Errno](err); err == nil || ok {
+		return err
+	}
+	return &ConfigError{err}
+}
+
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
 //	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]... [option of rpc.Runtimes]...
 //	[--pool BOXES]
 //
-// Users and groups are names or numbers. The default group is the user's own.
+// Users and groups are names or numbers. The default group is the user's own. A mistake is a [ConfigError].
 func ParseService(args []string) (o ServiceOptions, err error) {
+	defer func() { err = configError(err) }()
 	o.ClientUID = -1
 	for len(args) > 0 {
 		switch {
@@ -171,11 +191,11 @@ func (o *ServiceOptions) roots() (mountRoots, error) {
 	}
 	named, err := readRootsFile(RootsFile)
 	if err != nil {
-		return nil, err
+		return nil, configError(err)
 	}
 	roots, err := newRoots(slices.Concat(named, o.MountRoots), o.Workspaces)
 	if err != nil {
-		return nil, err
+		return nil, configError(err)
 	}
 	roots.report(mounts.Owner{UID: o.ClientUID, GID: o.ClientGID})
 	return roots, nil

@@ -3,6 +3,7 @@ package launcher
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"golang.org/x/sys/unix"
 )
 
 func goodRecord() boxRecord {
@@ -137,6 +139,17 @@ func TestParseService(t *testing.T) {
 		if (err == nil) != c.ok || c.ok && (o.ClientUID != c.uid || o.ClientGID != c.gid) {
 			t.Errorf("%q: %+v, %v", c.args, o, err)
 		}
+		if _, isConfig := errors.AsType[*ConfigError](err); isConfig == c.ok {
+			t.Errorf("%q: %T", c.args, err)
+		}
+	}
+}
+
+// TestConfigError: what the kernel says may pass, and is no mistake of the configuration.
+func TestConfigError(t *testing.T) {
+	_, isConfig := errors.AsType[*ConfigError](configError(fmt.Errorf("mount roots: %w", &os.PathError{Op: "openat2", Path: "launcher.yaml", Err: unix.EMFILE})))
+	if isConfig || configError(nil) != nil {
+		t.Error("EMFILE is a ConfigError, or nil is an error")
 	}
 }
 
