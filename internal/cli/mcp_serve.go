@@ -45,7 +45,8 @@ The end of stdin ends calls in progress and the session.
 
 With CMD: run a server that speaks MCP on stdin and stdout in a box of the daemon, and serve
 it here: as streamable HTTP on a port of this host, with a token that is printed, or with
---stdio on stdin and stdout. The box goes with this command.
+--stdio on stdin and stdout. The box goes with this command. The daemon does not see the calls, so
+its audit log has the process only; calls of a server that the daemon's configuration names are in it.
 
 --mode says which clients share a process: shared, all of them; session, each session of the
 protocol has a process and a box of its own; request, each request has a process.`,
