@@ -28,7 +28,7 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "an administrator, or a token `* viewer`", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "`GET /v1/sensitive-paths` for viewers of all tenants", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "so it is for operators of all tenants", "api/roles_test.go TestRoles, api/live_test.go TestDoctor"},
-	{"docs/ui.md", "for operators of all tenants the [doctor]", "test/ui/status_test.go TestDoctor"},
+	{"docs/ui.md", "for operators of all tenants the [doctor]", "test/ui/status_test.go TestStatus"},
 	{"docs/api.md", "Only callers who may act for all tenants pull, import, verify and remove", "api/images_test.go TestSharedImages"},
 	{"docs/config.md", "Without a list, only administrators and `pull` of a profile have the daemon pull images", "policy/images_test.go TestCheckPull"},
 	{"docs/images.md", "So the operators of a tenant may pull only if `allowed_images` (or the tenant's own) lists what", "policy/images_test.go TestCheckPull"},

@@ -32,7 +32,7 @@ func TestPause(t *testing.T) {
 
 	// Not without the second button.
 	w.click(tab, ".bar button", "Pause")
-	w.awaitText(tab, "dialog[open]", "(1 processes, 0 commands)")
+	w.awaitText(tab, "dialog[open]", "(1 process, 0 commands)")
 	w.click(tab, "dialog button", "Cancel")
 	if s, err := w.api.Session(ctx, "a"); err != nil || s.PausedAt != nil {
 		t.Errorf("%+v, %v", s, err)

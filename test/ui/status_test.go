@@ -15,13 +15,26 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// The status has the doctor's checks, as far as the daemon can make them under its confinement, and says which ones
-// it cannot. However often it is asked for, an examination is made once in ten seconds. It is about the
-// host, so callers of one tenant see none.
-func TestDoctor(t *testing.T) {
+// The status has, for callers of all tenants, how it goes with each webhook, and of its URL the host only; and the
+// doctor's checks, as far as the daemon can make them under its confinement. It says which ones it cannot.
+// However often it is asked for, an examination is made once in ten seconds.
+func TestStatus(t *testing.T) {
 	t.Parallel()
-	w := begin(t)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	t.Cleanup(receiver.Close)
+	dir := testutil.ReachableDir(t, "")
+	file, secret := filepath.Join(dir, "boxd.yaml"), filepath.Join(dir, "secret")
+	config := fmt.Sprintf("webhooks:\n  audit: {url: %q, secret: {file: %q}}\n  dead: {url: \"http://127.0.0.1:1/hidden?key=hidden\", secret: {file: %q}}\n", receiver.URL+"/hidden?key=hidden", secret, secret)
+	for name, text := range map[string]string{file: config, secret: "whsec_" + strings.Repeat("A", 32) + "\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil { // for the daemon's user
+			t.Fatal(err)
+		}
+	}
+	w := begin(t, "--config", file)
 	ctx := t.Context()
+	if _, err := w.api.Start(ctx, "a", apitypes.ProcessRequest{ID: "p", Argv: []string{"true"}, Session: &apitypes.SessionSpec{}}); err != nil {
+		t.Fatal(err)
+	}
 	tab := w.page("#/status", 1280, 1200)
 	w.signIn(tab, adminToken)
 	const outcome = `[...document.querySelectorAll("section[aria-labelledby=doctor-title] tbody tr")].find(r => r.cells[0].textContent === %s)?.cells[1].textContent`
@@ -34,7 +47,13 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("box: %s", got)
 	}
 	w.awaitText(tab, "section[aria-labelledby=doctor-title]", "“boxd doctor” on the host also checks: privilege, cgroups, memory limit,")
-	w.look(tab, "doctor")
+	const row = `(() => { const r = [...document.querySelectorAll("section[aria-labelledby=webhooks-title] tbody tr")].find(r => r.innerText.startsWith(%s)); return r && /%s/.test([...r.cells].map(c => c.innerText).join(" ").replaceAll("\n", " ")) ? "yes" : "" })()`
+	w.Await(tab, fmt.Sprintf(row, quote("audit"), `127\.0\.0\.1:\d+ works 1 0 0 0$`))
+	w.Await(tab, fmt.Sprintf(row, quote("dead"), `127\.0\.0\.1:1 fails Last attempt failed: .*refused 0 1 oldest: .* [1-9]\d* 0$`))
+	if got, err := w.Eval(tab, `document.documentElement.outerHTML.includes("hidden?") || document.querySelector("main").innerText.includes("hidden") ? "yes" : ""`); err != nil || got != "" {
+		t.Errorf("the page has more of a URL than its host: %v", err)
+	}
+	w.look(tab, "status")
 
 	var asking sync.WaitGroup
 	made := make(chan time.Time, 30)
@@ -62,46 +81,11 @@ func TestDoctor(t *testing.T) {
 		w.click(tab, "button", "Sign out")
 		w.signIn(tab, token)
 		w.awaitText(tab, ".parts", "Engine works")
-		if got, err := w.Eval(tab, `document.querySelector("main").innerText.includes("Doctor") ? "yes" : ""`); err != nil || got != "" {
-			t.Errorf("%s has the doctor: %v", who, err)
+		if got, err := w.Eval(tab, `[...document.querySelectorAll("h2")].filter(h => ["doctor-title", "webhooks-title"].includes(h.id)).map(h => h.innerText).join()`); err != nil || got != "" {
+			t.Errorf("%s has %s: %v", who, got, err)
 		}
 		if got := w.Await(tab, `fetch("/v1/doctor", {headers: {"X-Boxd-Page": localStorage.getItem("boxd-page")}}).then(r => "" + r.status)`); got != "403" {
 			t.Errorf("%s asks the doctor: %s", who, got)
 		}
-	}
-}
-
-// Callers of all tenants see how it goes with each webhook, and of its URL the host only.
-func TestWebhooks(t *testing.T) {
-	t.Parallel()
-	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
-	t.Cleanup(receiver.Close)
-	dir := testutil.ReachableDir(t, "")
-	file, secret := filepath.Join(dir, "boxd.yaml"), filepath.Join(dir, "secret")
-	config := fmt.Sprintf("webhooks:\n  audit: {url: %q, secret: {file: %q}}\n  dead: {url: \"http://127.0.0.1:1/hidden?key=hidden\", secret: {file: %q}}\n", receiver.URL+"/hidden?key=hidden", secret, secret)
-	for name, text := range map[string]string{file: config, secret: "whsec_" + strings.Repeat("A", 32) + "\n"} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil { // for the daemon's user
-			t.Fatal(err)
-		}
-	}
-	w := begin(t, "--config", file)
-	ctx := t.Context()
-	if _, err := w.api.Start(ctx, "a", apitypes.ProcessRequest{ID: "p", Argv: []string{"true"}, Session: &apitypes.SessionSpec{}}); err != nil {
-		t.Fatal(err)
-	}
-	tab := w.page("#/status", 1280, 900)
-	w.signIn(tab, adminToken)
-	const row = `(() => { const r = [...document.querySelectorAll("section[aria-labelledby=webhooks-title] tbody tr")].find(r => r.innerText.startsWith(%s)); return r && /%s/.test([...r.cells].map(c => c.innerText).join(" ").replaceAll("\n", " ")) ? "yes" : "" })()`
-	w.Await(tab, fmt.Sprintf(row, quote("audit"), `127\.0\.0\.1:\d+ works 1 0 0 0$`))
-	w.Await(tab, fmt.Sprintf(row, quote("dead"), `127\.0\.0\.1:1 fails Last attempt failed: .*refused 0 1 oldest: .* [1-9]\d* 0$`))
-	if got, err := w.Eval(tab, `document.documentElement.outerHTML.includes("hidden?") || document.querySelector("main").innerText.includes("hidden") ? "yes" : ""`); err != nil || got != "" {
-		t.Errorf("the page has more of a URL than its host: %v", err)
-	}
-	w.look(tab, "webhooks")
-	w.click(tab, "button", "Sign out")
-	w.signIn(tab, operatorToken)
-	w.awaitText(tab, ".parts", "Engine works")
-	if got, err := w.Eval(tab, `document.querySelector("#webhooks-title") ? "yes" : ""`); err != nil || got != "" {
-		t.Errorf("the operator of a tenant sees webhooks: %v", err)
 	}
 }
