@@ -211,6 +211,9 @@ fuzz:
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 	done
 
+# What runs while packages are made, which may be for another architecture.
+HOSTGO = env -u GOARCH $(GO)
+
 # The contents of packages. Users and directories are made by sysusers and tmpfiles, the
 # units started by the administrator: see docs/operations.md.
 DESTDIR ?=
@@ -224,14 +227,15 @@ install: build build-containerd build-bench
 	@sed -i '/^ExecStart=/s,/usr/\(bin\|libexec\)/,$(PREFIX)/\1/,g' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
 	@rm -rf "$(BIN)/share"
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || date +%s)} \
-		CGO_ENABLED=0 $(GO) run -buildvcs=false -ldflags '$(STAMP)' ./packaging/manual "$(BIN)/share"
+		CGO_ENABLED=0 $(HOSTGO) run -buildvcs=false -ldflags '$(STAMP)' ./packaging/manual "$(BIN)/share"
 	@cd "$(BIN)/share" && find . -type f -exec install -D -m 0644 '{}' "$(abspath $(DESTDIR)$(PREFIX))/share/{}" \;
 	install -D -m 0644 -t "$(DESTDIR)$(PREFIX)/share/doc/boxd" LICENSE NOTICE
 	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"
 	install -D -m 0644 packaging/tmpfiles.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/boxd.conf"
 
 # Everything that "make install" installs, as packages of packaging/nfpm.yaml, and the list of what is in
-# them. Two builds of one commit, by the same Go and C compiler, have the same bytes.
+# them. Two builds of one commit, by the same Go and C compiler, have the same bytes. For another architecture:
+#   make packages GOARCH=arm64 CC=aarch64-linux-gnu-gcc
 PACKAGES   ?= $(BIN)/packages
 MAINTAINER ?= boxd maintainers <boxd@users.noreply.github.com>
 .PHONY: packages
@@ -239,7 +243,7 @@ packages: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log 
 packages:
 	@rm -rf "$(BIN)/stage"
 	@$(MAKE) -s --no-print-directory install DESTDIR="$(abspath $(BIN))/stage" PREFIX=/usr UNITDIR=/usr/lib/systemd/system
-	@cd packaging/build && CGO_ENABLED=0 $(GO) build -buildvcs=false -o "$(abspath $(BIN))/.packages" .
+	@cd packaging/build && CGO_ENABLED=0 $(HOSTGO) build -buildvcs=false -o "$(abspath $(BIN))/.packages" .
 	@umask 022; "$(BIN)/.packages" -stage "$(BIN)/stage" -out "$(PACKAGES)" -version '$(VERSION)' -maintainer '$(MAINTAINER)'
 
 # What the packages contain; and their installation, upgrade and removal, with the units, in a virtual

@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -104,8 +103,9 @@ func (p packages) build() error {
 	if err := errors.Join(os.RemoveAll(p.out), os.MkdirAll(p.out, 0o755)); err != nil {
 		return err
 	}
+	arch := programs.arch()
 	config, err := nfpm.ParseFileWithEnvMapping("packaging/nfpm.yaml", func(name string) string {
-		return map[string]string{"ARCH": runtime.GOARCH, "VERSION": p.version, "MAINTAINER": p.maintainer, "STAGE": p.stage}[name]
+		return map[string]string{"ARCH": arch, "VERSION": p.version, "MAINTAINER": p.maintainer, "STAGE": p.stage}[name]
 	})
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (p packages) build() error {
 	if err != nil {
 		return err
 	}
-	name := "boxd-" + p.version + "-linux-" + runtime.GOARCH
+	name := "boxd-" + p.version + "-linux-" + arch
 	return p.write(name+".tar.gz", func(f *os.File) error { return tarball(f, info, name) })
 }
 

@@ -13,7 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -51,13 +51,29 @@ func readPrograms(stage string) (programs, error) {
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("directory %q: no programs: run \"make packages\"", stage)
 	}
+	for _, p := range all {
+		if err == nil && p.setting("GOARCH") != all.arch() {
+			err = fmt.Errorf("%s is built for %s, another program for %s: run \"make packages\" again", p.path, p.setting("GOARCH"), all.arch())
+		}
+	}
 	return all, err
 }
 
-// cgo reports whether the program contains C, and so the C library.
-func (p program) cgo() bool {
-	return slices.ContainsFunc(p.info.Settings, func(s debug.BuildSetting) bool { return s.Key == "CGO_ENABLED" && s.Value == "1" })
+// arch returns the architecture of the programs, as Go calls it.
+func (ps programs) arch() string { return ps[0].setting("GOARCH") }
+
+// setting returns a setting of the build that made the program.
+func (p program) setting(key string) string {
+	for _, s := range p.info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
 }
+
+// cgo reports whether the program contains C, and so the C library.
+func (p program) cgo() bool { return p.setting("CGO_ENABLED") == "1" }
 
 // part is software of others in programs of boxd.
 type part struct {
@@ -111,7 +127,7 @@ func (ps programs) parts() ([]part, error) {
 	}
 	all := append(slices.Collect(maps.Values(found)), golang)
 	if len(cgo) > 0 {
-		libraries, err := libraryParts(cgo)
+		libraries, err := libraryParts(cgo, ps.arch())
 		if err != nil {
 			return nil, err
 		}
@@ -240,16 +256,21 @@ func goPart(ps programs, version string) (*part, error) {
 	return p, err
 }
 
-// libraryParts describes what programs with C contain of the distribution that builds them.
-func libraryParts(programs []string) ([]*part, error) {
-	gcc, err := exec.Command("gcc", "-dumpversion").Output()
+// libraryParts describes what programs with C contain of the distribution that builds them, which has packages
+// of their own for other architectures.
+func libraryParts(programs []string, arch string) ([]*part, error) {
+	gcc, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), "-dumpversion").Output()
 	if err != nil {
-		return nil, fmt.Errorf("gcc -dumpversion: %w", err)
+		return nil, fmt.Errorf("version of the C compiler: %w", err)
+	}
+	cross := ""
+	if arch != runtime.GOARCH {
+		cross = "-" + arch + "-cross"
 	}
 	var parts []*part
 	for _, l := range []struct{ name, debian, licence, full string }{
-		{"glibc", "libc6-dev", "LGPL-2.1-or-later", "LGPL-2.1"},
-		{"libgcc", "libgcc-" + strings.TrimSpace(string(gcc)) + "-dev", "GPL-3.0-or-later WITH GCC-exception-3.1", "GPL-3"},
+		{"glibc", "libc6-dev" + cross, "LGPL-2.1-or-later", "LGPL-2.1"},
+		{"libgcc", "libgcc-" + strings.TrimSpace(string(gcc)) + "-dev" + cross, "GPL-3.0-or-later WITH GCC-exception-3.1", "GPL-3"},
 	} {
 		version, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", l.debian).Output()
 		if err != nil {
