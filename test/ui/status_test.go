@@ -53,7 +53,11 @@ func TestStatus(t *testing.T) {
 	if got, err := w.Eval(tab, `document.documentElement.outerHTML.includes("hidden?") || document.querySelector("main").innerText.includes("hidden") ? "yes" : ""`); err != nil || got != "" {
 		t.Errorf("the page has more of a URL than its host: %v", err)
 	}
-	w.look(tab, "status")
+	w.look(tab, "host-desktop-light-en")
+	w.show(tab, "dark", "zh", 390, 844)
+	w.awaitText(tab, "#doctor-title", "诊断")
+	w.look(tab, "host-phone-dark-zh")
+	w.show(tab, "light", "en", 1280, 1200)
 
 	var asking sync.WaitGroup
 	made := make(chan time.Time, 30)
