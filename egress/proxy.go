@@ -7,11 +7,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -215,15 +214,16 @@ func (p *Proxy) Shut() {
 	resetAll(now)
 	p.mu.Unlock()
 	if len(idle) > 0 {
+		// One goroutine that gives way does all of that, so the caller of Shut finds a processor for its answer.
 		go func() {
-			resetAll(slices.Collect(maps.Keys(later)))
+			for c := range later {
+				reset(c)
+				runtime.Gosched()
+			}
 			leave()
-			for part := range slices.Chunk(idle, maxHeads) {
-				go func() {
-					for _, d := range part {
-						d.resume()
-					}
-				}()
+			for _, d := range idle {
+				d.resume()
+				runtime.Gosched()
 			}
 		}()
 	}
