@@ -98,6 +98,7 @@ var cases = []testCase{
 	{"ReceiptMemory", engine.CanReceipts, (*suite).receiptMemory, flags{}},
 	{"ReceiptTime", engine.CanReceipts, (*suite).receiptTime, flags{}},
 	{"Attribution", engine.CanAttribute, (*suite).attribution, flags{}},
+	{"ShownLimits", engine.CanShow, (*suite).shownLimits, flags{}},
 	{"UpdateMemory", engine.CanUpdate, (*suite).updateMemory, flags{}},
 	{"UpdatePIDs", engine.CanUpdate, (*suite).updatePIDs, flags{brief: true}},
 	{"UpdateCPUs", engine.CanUpdate, (*suite).updateCPUs, flags{waits: true}},

@@ -256,7 +256,7 @@ func TestCapacity(t *testing.T) {
 // TestExpiry: an unused session ends; one in which a process runs does not.
 func TestExpiry(t *testing.T) {
 	anyKernel(t)
-	b := begin(t, "--config", configFile(t, "profiles: {langbot: {idle_ttl: 3s}}\n")).bot("i", "w")
+	b := begin(t, "--config", configFile(t, "profiles: {langbot: {idle_ttl: 3s, isolation: "+isolation+"}}\n")).bot("i", "w")
 	b.call("box_create_session", spec("idle", nil))
 	b.call("box_create_session", spec("kept", object{"persistent": true}))
 	b.call("box_create_session", spec("busy", nil))
