@@ -53,6 +53,7 @@ var cases = []testCase{
 	{"ProcIsPrivate", engine.CanExec, (*suite).procIsPrivate, flags{}},
 	{"Timers", engine.CanExec, (*suite).timers, flags{long: true}},
 	{"StreamsExact", engine.CanStdio, (*suite).streamsExact, flags{long: true}},
+	{"WholeWrite", engine.CanStdio, (*suite).wholeWrite, flags{}},
 	{"Stdin", engine.CanStdio, (*suite).stdin, flags{long: true}},
 	{"StdinNeverComes", engine.CanStdio, (*suite).stdinNeverComes, flags{long: true}},
 	{"OutputToFile", engine.CanStdio, (*suite).outputToFile, flags{long: true}},

@@ -64,5 +64,5 @@ func TestOnGVisor(t *testing.T) {
 	isolation = "gvisor"
 	defer func() { isolation = "namespaces" }()
 	config := configFile(t, "profiles: {langbot: {isolation: gvisor}}\n")
-	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config})
+	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, "memory", "mounts")
 }
