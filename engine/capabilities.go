@@ -30,6 +30,7 @@ const (
 	CanFileLimits   = "file-limits"
 	CanReceipts     = "receipts"
 	CanAttribute    = "attribution"
+	CanShow         = "shown-limits"
 	CanUpdate       = "update-limits"
 	CanMount        = "mounts"
 	CanMountLive    = "live-mounts"
@@ -64,6 +65,7 @@ var Capabilities = []Capability{
 	{CanFileLimits, "limits of open files, file size and /tmp hold"},
 	{CanReceipts, "a receipt has the processor time, memory peak and number of processes of one command with all its descendants"},
 	{CanAttribute, "a limit that one command hits is not taken for the end of another"},
+	{CanShow, "programs see the limits of the box, and not the host's memory and processors, in /proc and in /sys/devices/system/cpu"},
 	{CanUpdate, "limits of a running box can be changed"},
 	{CanMount, "directories, files and volumes are mounted read-only or read-write, and belong to their owner on the host"},
 	{CanMountLive, "mounts of a running box come and go, and its processes see it"},
@@ -110,7 +112,7 @@ var Differences = []Difference{
 	{spec.EngineOCI, spec.IsolationGVisor, CanAdopt, "as in a native box, without receipts, terminals and mounts of a running box", "as for those", []string{"ManagedOutlivesClients", "ManagedEndsAlone", "ClientsComeAndGo"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanRestart, "as in a native box, without mounts of a running box and memory limits of managed processes", "as for those", []string{"ManagedKept", "LauncherKilled"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanExec, "a command sees a helper of boxd beside PID 1 in /proc, has no timer slack, no signal masks in its status, and no seccomp filter", "a kernel of its own has its own /proc, in which the helper starts the command, and takes the place of the filter", []string{"Credentials", "Session", "ProcIsPrivate", "Timers"}},
-	{spec.EngineOCI, spec.IsolationGVisor, CanStdio, "a write to a pipe without a reader fails with EPIPE, but sends no SIGPIPE", "gVisor sends the signal only for pipes that were made in the box", []string{"WriterFails"}},
+	{spec.EngineOCI, spec.IsolationGVisor, CanStdio, "a write to a pipe without a reader fails with EPIPE, but sends no SIGPIPE; a write of more than fits into the pipe writes what fits, and returns how much", "gVisor does both as the system says only for pipes that were made in the box", []string{"WriterFails", "WholeWrite"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanTerminal, "a command that asks for a terminal is refused, and the terminals that a command opens itself are not bounded", "the kernel of the box has terminals of its own, and takes none of the host's as one", []string{"Terminal", "TerminalAtItsEnd", "TerminalLimit", "TerminalResize", "TerminalKeys", "TerminalJobs", "TerminalHangup", "TerminalLimits", "TerminalTail"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanKillTree, "everything that a command started is killed, but the processes on the host are those of the whole sandbox", "the host does not see the processes of a kernel of its own", []string{"Timeout", "Cancel", "Background"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanMemory, "a box needs 128 MiB; at the limit the whole box is lost, with the verdict oom", "the host counts and kills the kernel of the box, which holds the memory of all commands", []string{"MemoryLimit", "MemoryLimitOfChild"}},
@@ -118,6 +120,7 @@ var Differences = []Difference{
 	{spec.EngineOCI, spec.IsolationGVisor, CanPIDs, "fork fails at the limit, without a verdict; helpers of boxd count as well, with some five threads for each running command, and ten more are allowed for them", "the kernel of the box enforces the limit, and reports nothing", []string{"AtThePIDsLimit", "PIDsLimit", "PIDsLimitExact"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanReceipts, "receipts have the time and the bytes of stdio, and nothing else", "the host measures the sandbox as a whole, and boxd estimates nothing", []string{"Concurrent", "ReceiptPIDs", "ReceiptMemory", "ReceiptTime"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanAttribute, "there is no verdict about a limit of processes, and at the memory limit every command has the verdict oom", "as for the limits", []string{"Attribution"}},
+	{spec.EngineOCI, spec.IsolationGVisor, CanShow, "/proc and /sys show the host's memory and processors", "they are those of the kernel of the box, to which no limit of the host applies", []string{"ShownLimits"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanUpdate, "a new limit of processes holds for commands that start later; the memory is at least 128 MiB, and no receipt shows the effect of a new limit of processor time", "it is a resource limit of each command; else as for the limits and receipts", []string{"UpdateMemory", "UpdatePIDs", "UpdateCPUs"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanMount, "as in a native box, but all of them are attached when the box is created; named pipes made there exist only in the box, and device files are those of its kernel", "the kernel of the box takes mounts only at its start, and has pipes and devices of its own", []string{"Ownership", "MountOptions", "MountWithin"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanMountLive, "refused", "the kernel of the box takes mounts only at its start", []string{"RefusedUpdateLeavesMounts", "LiveMounts", "NestedLiveMounts", "MountsInWorkspace", "ManyNestedMounts"}},

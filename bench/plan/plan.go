@@ -13,7 +13,11 @@ type Plan struct {
 	Only          []string `json:"only,omitempty"`    // sections
 	Full          bool     `json:"full,omitempty"`    // also the sections that need hundreds of boxes
 	AllowDegraded bool     `json:"allow_degraded,omitempty"`
-	Containerd    string   `json:"containerd,omitempty"` // socket of the containerd to measure; empty: the host's
+
+	// What the engines to measure run; empty: the host's.
+	Runc       string `json:"runc,omitempty"`       // path
+	Runsc      string `json:"runsc,omitempty"`      // path
+	Containerd string `json:"containerd,omitempty"` // path of its socket
 
 	JSON     bool   `json:"json,omitempty"`     // print JSON instead of a table
 	HTML     string `json:"html,omitempty"`     // also write a page to this file

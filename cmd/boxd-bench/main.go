@@ -90,7 +90,7 @@ func measure(p plan.Plan, out, messages io.Writer) error {
 	r, failed := bench.Run(ctx, bench.Options{
 		Samples: p.Samples, Only: p.Only, Full: p.Full, Degraded: p.AllowDegraded,
 		Boxd: p.Boxd, Init: p.Init, Self: self,
-		Runtimes: native.Runtimes{ContainerdAddress: p.Containerd},
+		Runtimes: native.Runtimes{OCI: p.Runc, GVisor: p.Runsc, ContainerdAddress: p.Containerd},
 		Progress: func(section string, n, of int) { fmt.Fprintf(messages, "[%d/%d] %s\n", n, of, section) },
 	})
 	if r == nil || ctx.Err() != nil {

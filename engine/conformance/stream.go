@@ -43,6 +43,16 @@ func (e *suite) streamsExact(t testing.TB) {
 	}
 }
 
+// wholeWrite: as pipe(7) promises, a write waits until all of it was written. Programs that call write(2) once lose
+// the rest otherwise.
+func (e *suite) wholeWrite(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	o := boxtest.Run(t, b, boxtest.Python("import os; os.write(2, str(os.write(1, b'x' * 1000000)).encode())"))
+	if o.Stderr != "1000000" || len(o.Stdout) != 1000000 {
+		t.Errorf("one write of 1000000 bytes returned %q, and %d bytes arrived", o.Stderr, len(o.Stdout))
+	}
+}
+
 func (e *suite) stdin(t testing.TB) {
 	b := e.create(t, engine.Spec{})
 	file, err := os.CreateTemp(t.TempDir(), "")

@@ -9,6 +9,16 @@ import (
 	"github.com/boxd/boxd/internal/boxtest"
 )
 
+// shownLimits: a program that sizes itself by what the system says it has does not take more than the box may
+// use, after a change either.
+func (e *suite) shownLimits(t testing.TB) {
+	b := e.create(t, engine.Spec{Limits: engine.Limits{Memory: 256 * boxtest.MiB, CPUs: 1}})
+	const shown = "awk '/^MemTotal/ {print $2 / 1024}' /proc/meminfo; grep -c ^processor /proc/cpuinfo; cat /sys/devices/system/cpu/online"
+	boxtest.WantOutput(t, b, shown, "256\n1\n0\n")
+	boxtest.Update(t, b, engine.Limits{Memory: 384 * boxtest.MiB, CPUs: 1})
+	boxtest.WantOutput(t, b, shown, "384\n1\n0\n")
+}
+
 // updateMemory raises and lowers the limit of a running box.
 func (e *suite) updateMemory(t testing.TB) {
 	b := e.create(t, engine.Spec{Limits: engine.Limits{Memory: 48 * boxtest.MiB}})

@@ -101,7 +101,7 @@ func (e *Engine) State(ctx context.Context) (version string, err error) {
 	}
 	// Many hosts have none, which does not take a process to find out.
 	if _, err := os.Lstat(e.options.Address); err != nil {
-		return "", fmt.Errorf("%w: containerd does not run: %w", engine.ErrNoEngine, err)
+		return "", fmt.Errorf("%w: containerd does not run: %w: start it, or name its socket", engine.ErrNoEngine, err)
 	}
 	r, err := e.request(ctx, proto.TypeState, proto.Request{Within: stateTime})
 	return r.State.Version, err

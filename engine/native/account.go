@@ -152,21 +152,24 @@ func (a *account) askOutside(status unix.WaitStatus) {
 }
 
 // lostToMemory reports whether a gVisor box was lost because its kernel, which holds the memory of all
-// commands, was killed at the memory limit.
-func (a *account) lostToMemory() bool {
-	if !a.box.behindGVisor() {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), outsideDeadline)
-	defer cancel()
-	var answer rpc.OutsideHeld
-	_, err := a.box.slots.link.call(ctx, rpc.TypeOutside, rpc.Outside{ID: a.box.id, Slot: a.slot.name}, &answer)
-	return err == nil && answer.OOM // a box that is gone was removed
+// commands, was killed at the memory limit. It asks the launcher once, and must do so before the box is removed.
+func (b *box) lostToMemory() bool {
+	b.askFate.Do(func() {
+		if !b.behindGVisor() {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), outsideDeadline)
+		defer cancel()
+		var answer rpc.OutsideHeld
+		_, err := b.slots.link.call(ctx, rpc.TypeOutside, rpc.Outside{ID: b.id}, &answer)
+		b.memoryFate = err == nil && answer.OOM // a box that is gone was removed
+	})
+	return b.memoryFate
 }
 
 // whyLost returns the verdict about a command whose box was lost, and the limit behind it.
 func (a *account) whyLost() (engine.Verdict, string) {
-	if a.lostToMemory() {
+	if a.box.lostToMemory() {
 		return engine.OOM, spec.FormatSize(a.box.currentLimits().Memory)
 	}
 	return engine.BoxLost, ""

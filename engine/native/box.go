@@ -52,6 +52,9 @@ type box struct {
 
 	running sync.WaitGroup // registered commands, until their last step
 
+	askFate    sync.Once
+	memoryFate bool // what lostToMemory returns
+
 	remove sync.Once
 	err    error
 }
@@ -303,6 +306,11 @@ func (b *box) currentLimits() engine.Limits {
 func (b *box) Remove(ctx context.Context) error {
 	b.remove.Do(func() {
 		b.markEnding()
+		select {
+		case <-b.done:
+			b.lostToMemory() // its commands need to know, and afterwards nobody can tell
+		default:
+		}
 		b.slots.readAll()
 		err := b.engine.link.remove(ctx, b.id)
 		if err != nil {

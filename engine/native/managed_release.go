@@ -81,7 +81,7 @@ func (o *output) tellNow() {
 	o.tellRelease(m)
 }
 
-// stopTelling ends the delays for good.
+// stopTelling ends the delays for good, and waits for the message of one that has just ended.
 func (o *output) stopTelling() {
 	o.mu.Lock()
 	o.closed = true
@@ -116,6 +116,7 @@ func (l *managedLink) tellReleases() {
 	defer t.Stop()
 	for _, p := range l.all() {
 		for _, o := range p.outputs {
+			o.stopTelling() // a message that is being sent counts as sent, and would be lost with the connection
 			o.mu.Lock()
 			m := o.newsLocked()
 			o.mu.Unlock()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
@@ -143,5 +145,62 @@ func TestReleaseIsTold(t *testing.T) {
 	o.Release(1200)
 	tellReleases([]*box{b})
 	for next() != 1200 {
+	}
+}
+
+// TestReleaseInFlight: a client that closes waits for a message that is being sent, and had to wait for its turn.
+func TestReleaseInFlight(t *testing.T) {
+	b, i := withManagedImpostor(t)
+	out, errs := newTestRing(t, wire.MinRing, ringSeals), newTestRing(t, wire.MinRing, ringSeals)
+	out.set(0, 1000)
+	i.listing(describe(func(*wire.ManagedMsg) {}), out, errs)
+	list := &question{typ: wire.TypeList}
+	if err := b.managed.ask(list, nil); err != nil {
+		t.Fatal(err)
+	}
+	i.acts.Wait()
+	o := list.listed[0].outputs[0]
+	close(list.listed[0].known)
+	list.listed[0].slot = new(slot)
+	list.listed[0].slot.begin()
+	o.Release(10)
+	// More than the socket takes, so that what follows waits until it is read.
+	i.acts.Go(func() { b.managed.tell(wire.TypeInput, 99, make([]byte, wire.MaxBody)) })
+	await := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	await("nothing fills the socket", func() bool {
+		queued, err := unix.IoctlGetInt(int(i.sock.Fd()), unix.TIOCINQ)
+		return err == nil && queued > 1000
+	})
+	o.Release(20)
+	await("the delay does not end", func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return o.sent == 20
+	})
+	var last uint64
+	i.acts.Go(func() {
+		for {
+			f, err := i.conn.Receive()
+			if err != nil {
+				return
+			}
+			var m wire.ReleaseMsg
+			if f.Type == wire.TypeRelease && m.Unmarshal(f.Body) == nil {
+				last = m.Offset
+			}
+		}
+	})
+	tellReleases([]*box{b})
+	b.managed.conn.Close()
+	i.acts.Wait()
+	if last != 20 {
+		t.Errorf("the agent was told of %d, want 20", last)
 	}
 }

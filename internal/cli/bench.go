@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -38,6 +39,10 @@ docs/benchmarks.md explains each row. Must be run as root; the boxes are removed
 			if p.Boxd, err = os.Executable(); err != nil {
 				return err
 			}
+			programs := a.programs()
+			p.Runc = programs.OCI.Runtime
+			p.Runsc = cmp.Or(p.Runsc, programs.OCI.GVisor)
+			p.Containerd = cmp.Or(p.Containerd, programs.Containerd.Address)
 			p.Command = append([]string{"boxd"}, os.Args[1:]...)
 			return a.bench(&p)
 		},
@@ -51,7 +56,8 @@ docs/benchmarks.md explains each row. Must be run as root; the boxes are removed
 	fs.StringVar(&p.HTML, "html", "", "also write a page with plots to `FILE`; it needs no other file")
 	fs.StringVar(&p.Pictures, "pictures", "", "also write the plots as SVG to the directory `DIR`")
 	fs.BoolVar(&p.AllowDegraded, "allow-degraded", false, "go on where this host cannot enforce the default limits")
-	fs.StringVar(&p.Containerd, "containerd", "", "measure the containerd at this `SOCKET` instead of the host's")
+	fs.StringVar(&p.Containerd, "containerd", "", "measure the containerd at this `SOCKET` (default: $BOXD_CONTAINERD_ADDRESS, or the host's)")
+	fs.StringVar(&p.Runsc, "gvisor", "", "measure the runsc at this `PATH` (default: $BOXD_OCI_GVISOR, or the host's)")
 	fs.StringVar(&init, "init", "", "`PATH` of boxd-init (default: beside boxd, or where packages install it)")
 	cmd.AddCommand(a.newBenchCompare())
 	return cmd

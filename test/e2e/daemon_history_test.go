@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // and after its session was removed, and is counted once.
 func TestHistory(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "boxd.yaml")
-	text := "profiles:\n  default: {keep_output: 100}\n  secret: {keep_argv: none}\n"
+	text := fmt.Sprintf("profiles:\n  default: {keep_output: 100, isolation: %[1]s}\n  secret: {keep_argv: none, isolation: %[1]s}\n", isolation)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -240,7 +240,7 @@ images:
     127.0.0.4:PORT: {insecure: true}
     docker.io: {mirrors: ["https://127.0.0.9:PORT", "http://HOST"]}
 profiles:
-  default: {workspace_mode: none, images: ["HOST/*"], image: "HOST/team/app:1"}
+  default: {workspace_mode: none, images: ["HOST/*"], image: "HOST/team/app:1", isolation: `+isolation+`}
 `)
 	uid, gid := servingUser(t)
 	for name, login := range map[string]string{"right": "user:secret\n", "wrong": "user:guess\n"} {

@@ -41,7 +41,7 @@ func networkDaemon(t *testing.T, allowed ...string) *daemon {
 	t.Helper()
 	d := newDaemon(t)
 	file := filepath.Join(filepath.Dir(d.dir), "config.yaml")
-	text := fmt.Sprintf("profiles:\n  net:\n    network: true\n    timeout: 60s\n    network_rules:\n      public: false\n      allow: [%q]\n", strings.Join(allowed, `", "`))
+	text := fmt.Sprintf("profiles:\n  net:\n    isolation: %s\n    network: true\n    timeout: 60s\n    network_rules:\n      public: false\n      allow: [%q]\n", isolation, strings.Join(allowed, `", "`))
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

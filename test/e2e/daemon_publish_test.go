@@ -48,7 +48,7 @@ func publishDaemon(t *testing.T, n int) (d *daemon, first int) {
 	first = freePorts(n)
 	d = newDaemon(t)
 	file := filepath.Join(filepath.Dir(d.dir), "config.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "publish: {ports: %d-%d}\n", first, first+n-1), 0o644); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "publish: {ports: %d-%d}\nprofiles: {default: {isolation: %s}}\n", first, first+n-1, isolation), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	d.flags = append(d.flags, "--config", file)

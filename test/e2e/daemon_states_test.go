@@ -165,7 +165,10 @@ func (d *daemon) bring(c *http.Client, id string, s oddState) {
 }
 
 // killInit kills PID 1 of a box.
-func (d *daemon) killInit(box string) {
+func (d *daemon) killInit(box string) { d.killIn(box, "\x00agent\x00") }
+
+// killIn kills the process of a box whose command line, in which arguments end with NUL, contains part.
+func (d *daemon) killIn(box, part string) {
 	d.t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
@@ -174,7 +177,7 @@ func (d *daemon) killInit(box string) {
 	for _, file := range all {
 		groups, _ := os.ReadFile(file) // it may have ended
 		args, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
-		if !strings.Contains(string(groups), box) || !strings.Contains(string(args), "\x00agent\x00") {
+		if !strings.Contains(string(groups), box) || !strings.Contains(string(args), part) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
@@ -186,7 +189,7 @@ func (d *daemon) killInit(box string) {
 		}
 		return
 	}
-	d.t.Fatalf("box %s has no PID 1", box)
+	d.t.Fatalf("box %s has no process %q", box, part)
 }
 
 // apiRequest is a request to try; name has the operation and the special case.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -18,12 +19,19 @@ import (
 // native engine.
 var engineEnv []string
 
-// onEngine runs tests with daemons whose boxes another engine builds.
-func onEngine(t *testing.T, env []string, tests map[string]func(*testing.T)) {
+// isolation is that of the boxes. A test that writes profiles of its own has to name it there.
+var isolation = spec.IsolationNamespaces
+
+// onEngine runs the short form with daemons whose boxes another engine builds, in full the long form as well. It
+// leaves out what the engine does not do (engine.Differences).
+func onEngine(t *testing.T, env []string, without ...string) {
 	t.Helper()
+	tests := maps.Clone(shortForm)
 	if testutil.Full() {
-		tests = maps.Clone(tests)
 		maps.Copy(tests, longForm)
+	}
+	for _, name := range without {
+		delete(tests, name)
 	}
 	engineEnv = env
 	defer func() { engineEnv = nil }()
@@ -41,8 +49,27 @@ var shortForm = map[string]func(*testing.T){
 	"engine": func(t *testing.T) {
 		d := startDaemon(t)
 		d.says(0, "", "exec", "s", "--", "true")
-		if got := d.run("sessions", "show", "s", "--format", "{{.engine}}"); "BOXD_ENGINES="+strings.TrimSpace(got.stdout) != engineEnv[0] {
-			t.Errorf("the box was built by %v, want %s", got, engineEnv[0])
+		got := d.run("sessions", "show", "s", "--format", "BOXD_ENGINES={{.engine}} {{.isolation}}")
+		if want := engineEnv[0] + " " + isolation; strings.TrimSpace(got.stdout) != want {
+			t.Errorf("the box was built by %v, want %s", got, want)
+		}
+	},
+	"lost": func(t *testing.T) { // with a reason, and there again when it is used
+		d := startDaemon(t)
+		d.says(0, "", "exec", "s", "--", "sh", "-c", "echo kept > file")
+		box := strings.TrimSpace(d.run("sessions", "show", "s", "--format", "{{.box}}").stdout)
+		if isolation == spec.IsolationGVisor {
+			d.killIn(box, "runsc-sandbox\x00")
+		} else {
+			d.killInit(box)
+		}
+		d.awaitFailed("s")
+		if got := d.run("sessions", "show", "s", "--format", "{{.reason}}"); !strings.Contains(got.stdout, box) {
+			t.Errorf("no reason: %v", got)
+		}
+		d.says(0, "kept\n", "exec", "s", "--", "cat", "file")
+		if got := d.run("sessions", "show", "s", "--format", "{{.state}} {{.isolation}}"); got.stdout != "running "+isolation+"\n" {
+			t.Errorf("after the next use: %v", got)
 		}
 	},
 	"state": TestDaemonKeepsState, "killed": TestDaemonKilled, "ttl": TestRetain, "terminal": TestTerminalCommand,
@@ -58,7 +85,18 @@ var longForm = map[string]func(*testing.T){
 
 func TestOnOCI(t *testing.T) {
 	testutil.RequireProgram(t, "runc")
-	onEngine(t, []string{"BOXD_ENGINES=oci"}, shortForm)
+	onEngine(t, []string{"BOXD_ENGINES=oci"})
+}
+
+func TestOnGVisor(t *testing.T) {
+	runsc := testutil.Runsc(t)
+	config := filepath.Join(t.TempDir(), "boxd.yaml")
+	if err := os.WriteFile(config, []byte("profiles: {default: {isolation: gvisor}}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	isolation = spec.IsolationGVisor
+	defer func() { isolation = spec.IsolationNamespaces }()
+	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, "terminal", "limits")
 }
 
 // TestEngines: sessions of one daemon have boxes of several engines, by profile, by request and by what

@@ -219,6 +219,20 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+// TestOutOfMemoryRemoved: the verdict is the same if the box is removed as soon as it is lost, as sessions do.
+func TestOutOfMemoryRemoved(t *testing.T) {
+	e := start(t, testutil.Runsc(t))
+	for range 4 {
+		b := create(t, e, engine.Spec{ID: "removed", Limits: engine.Limits{Memory: 128 << 20}})
+		p := boxtest.Begin(t, b, boxtest.Python("x = []\nwhile True: x.append(b'1' * (1 << 20))"))
+		<-b.Done()
+		boxtest.Remove(t, b)
+		if r, err := p.Wait(); err != nil || r.Verdict != engine.OOM || r.Limit != "128 MiB" {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
 // TestLostOtherwise: a box whose sandbox is killed by someone is not lost to its memory limit, even if the
 // kernel has killed something else in it for memory before.
 func TestLostOtherwise(t *testing.T) {

@@ -7,5 +7,5 @@ import (
 )
 
 func TestOnContainerd(t *testing.T) {
-	onEngine(t, "BOXD_ENGINES=containerd", "BOXD_CONTAINERD_ADDRESS="+containerd.Start(t).Address)
+	onEngine(t, []string{"BOXD_ENGINES=containerd", "BOXD_CONTAINERD_ADDRESS=" + containerd.Start(t).Address})
 }

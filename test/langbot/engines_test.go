@@ -12,6 +12,9 @@ import (
 // native engine.
 var engineEnv []string
 
+// isolation is that of the boxes. A test that writes profiles of its own has to name it there.
+var isolation = "namespaces"
+
 // shortForm are the tests of LangBot's door that every engine has to pass: commands, processes and their
 // relays, the network, and what a restart leaves. longForm are more of them.
 var shortForm = map[string]func(*testing.T){
@@ -19,8 +22,8 @@ var shortForm = map[string]func(*testing.T){
 		b := begin(t).bot("i", "w")
 		b.call("box_create_session", spec("s", nil))
 		list, err := b.w.every.Sessions(t.Context())
-		if err != nil || len(list) != 1 || "BOXD_ENGINES="+list[0].Engine != engineEnv[0] {
-			t.Errorf("%+v, %v; want a box of %s", list, err, engineEnv[0])
+		if err != nil || len(list) != 1 || "BOXD_ENGINES="+list[0].Engine != engineEnv[0] || list[0].Isolation != isolation {
+			t.Errorf("%+v, %v; want a box of %s with %s", list, err, engineEnv[0], isolation)
 		}
 	},
 	"streams": TestExecStreams, "ends": TestExecEnds, "mcp": TestMCPSession, "network": TestMCPNetwork, "lines": TestRelayLines, "restart": TestRestart,
@@ -31,12 +34,16 @@ var longForm = map[string]func(*testing.T){
 	"mounts": TestExtraMounts, "bulk": TestRelayBulk, "images": TestImages,
 }
 
-// onEngine runs the short form with daemons whose boxes another engine builds.
-func onEngine(t *testing.T, env ...string) {
+// onEngine runs the short form with daemons whose boxes another engine builds, in full the long form as well. It
+// leaves out what the engine does not do (engine.Differences).
+func onEngine(t *testing.T, env []string, without ...string) {
 	t.Helper()
 	tests := maps.Clone(shortForm)
 	if testutil.Full() {
 		maps.Copy(tests, longForm)
+	}
+	for _, name := range without {
+		delete(tests, name)
 	}
 	engineEnv = env
 	defer func() { engineEnv = nil }()
@@ -49,5 +56,13 @@ func onEngine(t *testing.T, env ...string) {
 
 func TestOnOCI(t *testing.T) {
 	testutil.RequireProgram(t, "runc")
-	onEngine(t, "BOXD_ENGINES=oci")
+	onEngine(t, []string{"BOXD_ENGINES=oci"})
+}
+
+func TestOnGVisor(t *testing.T) {
+	runsc := testutil.Runsc(t)
+	isolation = "gvisor"
+	defer func() { isolation = "namespaces" }()
+	config := configFile(t, "profiles: {langbot: {isolation: gvisor}}\n")
+	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, "memory", "mounts")
 }

@@ -60,10 +60,10 @@ func TestImages(t *testing.T) {
 	}()
 	w := begin(t, "--config", configFile(t, fmt.Sprintf(`
 images: {registries: {"%[1]s": {insecure: true}}}
-profiles: {langbot: {images: ["*", "host"], pull: missing}}
+profiles: {langbot: {images: ["*", "host"], pull: missing, isolation: %[2]s}}
 langbot:
   image_names: {"python:3.11-slim": "local/python:1", "node:20-slim": "local/node:1", "gone:1": "%[1]s/gone:1"}
-`, registry.Addr())))
+`, registry.Addr(), isolation)))
 	api, err := client.New(client.Options{Socket: w.Socket(), Tenant: "langbot"})
 	if err != nil {
 		t.Fatal(err)

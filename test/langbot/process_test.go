@@ -132,7 +132,7 @@ for line in sys.stdin:
         print("error:", e, flush=True)
 `
 	for _, on := range []string{"extended", "offline"} {
-		w := begin(t, "--config", configFile(t, fmt.Sprintf("langbot: {network_on: %s}\nprofiles: {langbot: {network_rules: {public: false, allow: [%q]}}}\n", on, at)))
+		w := begin(t, "--config", configFile(t, fmt.Sprintf("langbot: {network_on: %s}\nprofiles: {langbot: {isolation: %s, network_rules: {public: false, allow: [%q]}}}\n", on, isolation, at)))
 		b := w.bot("i", "w")
 		for session, want := range map[string]bool{"on": on == "extended", "off": false} {
 			asked := spec(session, object{"network": session})

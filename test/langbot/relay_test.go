@@ -86,7 +86,8 @@ func TestRelayLines(t *testing.T) {
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "p", "python3", "-c", `
 import os, sys, time
-w = lambda s: os.write(1, s)
+def w(s):
+    while s: s = s[os.write(1, s):]
 w(b'{"a":1}\n{"b":2}\n')
 w(b'x' * 300001 + b'\n')
 w(b'\xc3'); time.sleep(0.3); w(b'\xa9\n')

@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"cmp"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,7 +37,7 @@ func (l *Launcher) handleEngines(body []byte) (any, error) {
 				err = l.works.full(k)
 			}
 			if err != nil {
-				s.Reason = oneline.Error(err)
+				s.Reason = strings.TrimPrefix(oneline.Error(err), engine.ErrNoEngine.Error()+": ") // which a Reason means anyway
 			}
 		})
 	}
