@@ -73,6 +73,28 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// A launcher that does not answer is waited for once, not once for each thing that is asked of it.
+func TestStatusWaitsOnce(t *testing.T) {
+	asked := make(chan struct{})
+	f := serve(t, func(o *Options, _ *policy.Config) {
+		o.Health = func(ctx context.Context) error {
+			select {
+			case <-asked: // by the question for the pool
+				return errors.New("no launcher")
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		o.Pool = func(context.Context) (engine.PoolState, error) {
+			close(asked)
+			return engine.PoolState{}, nil
+		}
+	})
+	if s, err := f.as(adminToken, "").Status(t.Context()); err != nil || s.Engine.Reason != "no launcher" {
+		t.Errorf("%+v, %v", s.Engine, err)
+	}
+}
+
 // The connector's health is apart from the engine's, and absent if there is none.
 func TestConnectorStatus(t *testing.T) {
 	if s, err := serve(t, nil).client().Status(t.Context()); err != nil || s.Langbot != nil {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -76,11 +77,19 @@ func (c *call) readyz() error {
 
 func (c *call) status() error {
 	s := apitypes.Status{Version: c.s.opt.Version, Uptime: apitypes.Duration(time.Since(c.s.started)), Engine: apitypes.Health{OK: true}}
-	sick := c.s.engineHealth(c.r.Context())
+	// Each may wait for the launcher, so they are asked at once.
+	var sick error
+	var pool engine.PoolState
+	var asking sync.WaitGroup
+	asking.Go(func() { sick = c.s.engineHealth(c.r.Context()) })
+	asking.Go(func() { s.Engines = c.engines() })
+	if c.who.all() {
+		asking.Go(func() { pool = c.s.pool(c.r.Context()) })
+	}
+	asking.Wait()
 	if sick != nil {
 		s.Engine = apitypes.Health{Reason: sick.Error()}
 	}
-	s.Engines = c.engines()
 	for _, d := range engine.Differences {
 		s.Capabilities = append(s.Capabilities, apitypes.Difference{Engine: d.Engine, Isolation: d.Isolation, Capability: d.Capability, Instead: d.Instead, Reason: d.Reason})
 	}
@@ -107,8 +116,8 @@ func (c *call) status() error {
 		s.Quota = append(s.Quota, apitypes.QuotaUse{Name: limit.Name, Scope: scopeOf(c.listTenant()), Limit: limit.Value, InUse: used[i].Value})
 	}
 	if c.who.all() {
-		if p := c.s.pool(c.r.Context()); p.Limit > 0 {
-			s.Pool = &apitypes.Pool{Limit: p.Limit, Wanted: p.Wanted, Ready: p.Ready, Hits: p.Hits, Misses: p.Misses}
+		if pool.Limit > 0 {
+			s.Pool = &apitypes.Pool{Limit: pool.Limit, Wanted: pool.Wanted, Ready: pool.Ready, Hits: pool.Hits, Misses: pool.Misses}
 		}
 		if log := c.s.opt.Audit; log != nil {
 			head := log.Head()

@@ -143,11 +143,21 @@ func (l *link) connection(ctx context.Context) (*wire.Conn, error) {
 		select {
 		case <-up:
 		case <-late:
-			return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+			return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, l.lastError())
 		case <-ctx.Done():
+			if err := l.lastError(); err != nil {
+				return nil, fmt.Errorf("%w: %v", context.Cause(ctx), err)
+			}
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// lastError returns why there is no connection, nil before the first attempt has failed.
+func (l *link) lastError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
 // lostErrorLocked returns why a request has no reply.

@@ -344,3 +344,25 @@ func TestReleaseNowEnds(t *testing.T) {
 	}
 	s.wg.Wait()
 }
+
+// TestGivingUpSaysWhy: who gives up while there is no launcher learns what the attempts to reach one met.
+func TestGivingUpSaysWhy(t *testing.T) {
+	ours, theirs, err := wire.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gaveUp := errors.New("gave up")
+	attempts := 0
+	l := newLink(ours, linkOptions{dial: func(context.Context) (*wire.Conn, error) {
+		if attempts++; attempts == 3 {
+			cancel(gaveUp)
+		}
+		return nil, errors.New("launcher.yaml:1: wrong")
+	}})
+	defer l.close()
+	theirs.Close()
+	if _, err := l.call(ctx, rpc.TypePing, struct{}{}, nil); !errors.Is(err, gaveUp) || !strings.Contains(err.Error(), "launcher.yaml:1: wrong") {
+		t.Error(err)
+	}
+}

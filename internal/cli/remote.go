@@ -168,8 +168,8 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 	return explainRemote(f.nameFlag(err))
 }
 
-// answerPatience is how long a daemon may take to answer what needs no work. For its status it asks its engine twice, which may take
-// 8 s each (package api).
+// answerPatience is how long a daemon may take to answer what needs no work. For its status it asks its engine, which may take 8 s
+// (package api).
 const answerPatience = 20 * time.Second
 
 // patiently calls ask, which makes a request, with a deadline. The socket of a daemon that hangs accepts connections, as does one that

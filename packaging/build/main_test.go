@@ -40,11 +40,11 @@ func run(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// makePackages returns the packages by their suffixes.
-func makePackages(t *testing.T, umask string) map[string]string {
+// makePackages returns the packages by their suffixes. settings are further ones of make.
+func makePackages(t *testing.T, umask string, settings ...string) map[string]string {
 	t.Helper()
 	bin := t.TempDir()
-	run(t, "sh", "-c", "umask "+umask+" && SOURCE_DATE_EPOCH=1795508302 exec make packages VERSION=v0.1.0 BIN="+bin)
+	run(t, "sh", "-c", "umask "+umask+" && SOURCE_DATE_EPOCH=1795508302 exec make packages VERSION=v0.1.0 BIN="+bin+" "+strings.Join(settings, " "))
 	found := map[string]string{}
 	files, err := os.ReadDir(filepath.Join(bin, "packages"))
 	if err != nil {
@@ -279,6 +279,32 @@ func TestPackages(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Packages for arm64 have programs for arm64, which an emulator starts, and say what C library of arm64 is in them.
+func TestOtherArchitecture(t *testing.T) {
+	packages := makePackages(t, "022", "GOARCH=arm64", "CC=aarch64-linux-gnu-gcc")
+	if got := run(t, "dpkg-deb", "-f", packages[".deb"], "Architecture"); got != "arm64\n" {
+		t.Errorf("the .deb is for %q", got)
+	}
+	if got := run(t, "rpm", "-qp", "--qf", "%{ARCH}", packages[".rpm"]); got != "aarch64" {
+		t.Errorf("the .rpm is for %q", got)
+	}
+	dir := t.TempDir()
+	run(t, "dpkg-deb", "-x", packages[".deb"], dir)
+	programs, err := readPrograms(dir)
+	if err != nil || programs.arch() != "arm64" || len(programs) < 3 {
+		t.Fatalf("%d programs, %v", len(programs), err)
+	}
+	for _, name := range []string{"usr/bin/boxd", "usr/libexec/boxd/boxd-init"} {
+		if got := run(t, "qemu-aarch64-static", filepath.Join(dir, name), "version"); !strings.Contains(got, "v0.1.0") {
+			t.Errorf("%s version: %q", name, got)
+		}
+	}
+	licences, err := os.ReadFile(filepath.Join(dir, docs, "licenses.txt"))
+	if err != nil || !regexp.MustCompile(`\nglibc \S+cross\S*: copyright\n`).Match(licences) {
+		t.Errorf("licenses.txt has no glibc for arm64: %v", err)
+	}
 }
 
 // A part without a licence file, or one that NOTICE does not list, stops the build.
