@@ -29,8 +29,10 @@ const (
 	killDelay = time.Second
 	// maxOutput is how many bytes of a runtime's answers and log are read.
 	maxOutput = 1 << 20
-	// maxReason is how many bytes of what a runtime says of a failure are in an error.
-	maxReason = 500
+	// How many bytes of a message of a runtime are in an error: of one of its log, and of an answer to a
+	// question, in which an old one explains all of its commands.
+	maxReason = 1000
+	maxAnswer = 150
 )
 
 // Runtime is a program with the command line of an OCI runtime. It is a value that commands are
@@ -135,19 +137,18 @@ func (r Runtime) ask(ctx context.Context, args ...string) ([]byte, error) {
 		reapGroup(cmd)
 		return nil, unusable("runtime %q does not answer to %q within %v: it was killed", r.Path, args[0], probeTime)
 	case err != nil && errs.Len() > 0:
-		return nil, unusable("runtime %q: %s: %w: %s", r.Path, args[0], err, brief(errs.String()))
+		return nil, unusable("runtime %q: %s: %w: %s", r.Path, args[0], err, brief(errs.String(), maxAnswer))
 	case err != nil:
 		return nil, unusable("runtime %q: %s: %w", r.Path, args[0], err)
 	}
 	return out.Bytes(), nil
 }
 
-// brief returns what a runtime says of a failure as one line, of which it keeps the beginning: some programs
-// explain all of their commands.
-func brief(text string) string {
+// brief returns what a runtime says of a failure as one line of at most some most bytes.
+func brief(text string, most int) string {
 	text = oneline.Text(text)
-	if len(text) > maxReason {
-		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
 	return text
 }
@@ -260,7 +261,7 @@ func lastError(path string) (reason string) {
 	for line := range bytes.Lines(text) {
 		var entry struct{ Level, Msg string }
 		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {
-			reason = brief(entry.Msg)
+			reason = brief(entry.Msg, maxReason)
 		}
 	}
 	return reason
