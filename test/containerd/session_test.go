@@ -127,6 +127,7 @@ while True:
 	echo := func() (*apitypes.ExecResult, error) {
 		return c.Exec(ctx, "s", apitypes.ExecRequest{Argv: []string{"/bin/echo", "again"}})
 	}
+	containerd.AwaitEmpty() // it gives itself 5 s to clean up after a shim, and the bundle stays if it is stopped meanwhile
 	containerd.Signal(unix.SIGSTOP)
 	if r, err := echo(); err == nil || !strings.Contains(err.Error(), "does not answer within") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("while containerd hangs: %+v, %v; want one line that says so", r, err)
