@@ -29,6 +29,10 @@ const (
 	killDelay = time.Second
 	// maxOutput is how many bytes of a runtime's answers and log are read.
 	maxOutput = 1 << 20
+	// How many bytes of a message of a runtime are in an error: of one of its log, and of an answer to a
+	// question, in which an old one explains all of its commands.
+	maxReason = 1000
+	maxAnswer = 150
 )
 
 // Runtime is a program with the command line of an OCI runtime. It is a value that commands are
@@ -43,7 +47,8 @@ type Info struct {
 	Version string // such as "1.1.5+ds1"
 }
 
-func (i Info) String() string { return i.Name + " " + i.Version }
+// String returns "runc 1.1.5+ds1"; "" if nothing is known.
+func (i Info) String() string { return strings.TrimSpace(i.Name + " " + i.Version) }
 
 // minRunc is the oldest runc that boxd drives: the first with the command "features".
 var minRunc = [2]int{1, 1}
@@ -62,7 +67,7 @@ func (r Runtime) Probe(ctx context.Context) (Info, error) {
 		return info, unusable("runtime %q: %w", r.Path, err)
 	}
 	if out, err = r.ask(ctx, "features"); err != nil {
-		return info, err
+		return info, fmt.Errorf("%w: is %v too old?", err, info)
 	}
 	if err := checkFeatures(out); err != nil {
 		return info, unusable("runtime %q, %v: %w", r.Path, info, err)
@@ -132,11 +137,20 @@ func (r Runtime) ask(ctx context.Context, args ...string) ([]byte, error) {
 		reapGroup(cmd)
 		return nil, unusable("runtime %q does not answer to %q within %v: it was killed", r.Path, args[0], probeTime)
 	case err != nil && errs.Len() > 0:
-		return nil, unusable("runtime %q: %s: %w: %s", r.Path, args[0], err, oneline.Text(errs.String()))
+		return nil, unusable("runtime %q: %s: %w: %s", r.Path, args[0], err, brief(errs.String(), maxAnswer))
 	case err != nil:
 		return nil, unusable("runtime %q: %s: %w", r.Path, args[0], err)
 	}
 	return out.Bytes(), nil
+}
+
+// brief returns what a runtime says of a failure as one line of at most some most bytes.
+func brief(text string, most int) string {
+	text = oneline.Text(text)
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
 }
 
 // command returns a command with a group of its own, which is killed when ctx ends.
@@ -247,7 +261,7 @@ func lastError(path string) (reason string) {
 	for line := range bytes.Lines(text) {
 		var entry struct{ Level, Msg string }
 		if json.Unmarshal(line, &entry) == nil && (entry.Level == "error" || entry.Level == "fatal") {
-			reason = oneline.Text(entry.Msg)
+			reason = brief(entry.Msg, maxReason)
 		}
 	}
 	return reason

@@ -29,7 +29,8 @@ func TestProbe(t *testing.T) {
 		{"fails", "echo one >&2; echo two >&2; exit 3", features, []string{"--version", "exit status 3", "one; two"}},
 		{"fails in silence", "exit 3", features, []string{"--version", "exit status 3"}},
 		{"is killed", "kill -9 $$", features, []string{"signal: killed"}},
-		{"no features", version, "echo unknown command >&2; exit 1", []string{"features", "unknown command"}},
+		{"no features", version, "echo unknown command >&2; exit 1", []string{"features", "unknown command", "is runc 1.1.5+ds1 too old?"}},
+		{"all of its commands", version, "for i in $(seq 100); do echo Usage: runsc create $i >&2; done; exit 128", []string{"features: exit status 128: Usage: runsc create 1; ", "…: is runc 1.1.5+ds1 too old?"}},
 		{"features of text", version, "echo none", []string{"runc 1.1.5+ds1", "reading its features"}},
 		{"no user namespaces", version, `echo '{"linux":{"namespaces":["mount","pid","ipc","uts"]}}'`, []string{`namespaces of type "user"`}},
 	} {

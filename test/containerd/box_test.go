@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +19,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -199,38 +197,29 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// foreignServer has a process of nobody listen at a socket that belongs to root.
+// foreignServer has nobody listen at a socket that belongs to root.
 func foreignServer(t *testing.T, dir string) (name string) {
 	t.Helper()
-	python := testutil.RequireProgram(t, "python3")
 	sub := filepath.Join(dir, "theirs.d")
 	if err := errors.Join(os.Mkdir(sub, 0o755), os.Chown(sub, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(sub, "s")
-	cmd := exec.Command(python, "-c", `import socket, sys
-s = socket.socket(socket.AF_UNIX)
-s.bind(sys.argv[1])
-s.listen()
-print("ready", flush=True)
-sys.stdin.read()`, path)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	stdin, err := cmd.StdinPipe()
+	// Who listens is the user of the thread that called listen(2), see SO_PEERCRED in unix(7).
+	err := linux.OnThrowawayThread(func() error {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
+			return os.NewSyscallError("setresuid", errno)
+		}
+		listener, err := net.Listen("unix", path)
+		if err == nil {
+			t.Cleanup(func() { listener.Close() })
+		}
+		return err
+	})
+	if err == nil {
+		err = os.Chown(path, 0, 0)
+	}
 	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stdin.Close(); _ = cmd.Wait() })
-	if _, err := io.ReadFull(stdout, make([]byte, len("ready\n"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(path, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	return "theirs.d/s"

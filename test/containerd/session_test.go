@@ -41,7 +41,7 @@ func (c *counts) add(b []byte) error {
 
 // TestSessionsSurvive kills containerd, the daemon and the launcher while a managed process counts:
 // its client gets every byte once. Then a shim is killed, which ends the box: the session has failed
-// with a reason, and has a new box when it is used again.
+// with a reason, and has a new box when it is used again and containerd answers.
 func TestSessionsSurvive(t *testing.T) {
 	containerd := Start(t)
 	t.Setenv("BOXD_ENGINES", "containerd")
@@ -124,10 +124,22 @@ while True:
 		now, err := c.Session(ctx, "s")
 		return err == nil && now.State == "failed" && now.Reason != ""
 	})
-	r, err := c.Exec(ctx, "s", apitypes.ExecRequest{Argv: []string{"/bin/echo", "again"}})
-	if err != nil || r.Stdout != "again\n" {
-		t.Errorf("the next use: %+v, %v", r, err)
+	echo := func() (*apitypes.ExecResult, error) {
+		return c.Exec(ctx, "s", apitypes.ExecRequest{Argv: []string{"/bin/echo", "again"}})
 	}
+	containerd.AwaitEmpty() // it gives itself 5 s to clean up after a shim, and the bundle stays if it is stopped meanwhile
+	containerd.Signal(unix.SIGSTOP)
+	if r, err := echo(); err == nil || !strings.Contains(err.Error(), "does not answer within") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("while containerd hangs: %+v, %v; want one line that says so", r, err)
+	}
+	if now, err := c.Session(ctx, "s"); err != nil || now.State != "failed" || now.Reason == "" {
+		t.Errorf("while containerd hangs: %+v, %v", now, err)
+	}
+	containerd.Signal(unix.SIGCONT)
+	awaitWithin(t, "the next use", func() bool { // what was found out holds for some seconds
+		r, err := echo()
+		return err == nil && r.Stdout == "again\n"
+	})
 	if after, err := c.Session(ctx, "s"); err != nil || after.State == "failed" {
 		t.Errorf("after the next use %+v, %v; before %+v", after, err, before)
 	}

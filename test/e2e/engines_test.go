@@ -88,15 +88,20 @@ func TestOnOCI(t *testing.T) {
 	onEngine(t, []string{"BOXD_ENGINES=oci"})
 }
 
+// TestOnGVisor has the whole short form only in full: these boxes take longer to build.
 func TestOnGVisor(t *testing.T) {
 	runsc := testutil.Runsc(t)
+	without := []string{"terminal", "limits"}
+	if !testutil.Full() {
+		without = append(without, "state", "ttl", "processes", "copies", "watch", "ports")
+	}
 	config := filepath.Join(t.TempDir(), "boxd.yaml")
 	if err := os.WriteFile(config, []byte("profiles: {default: {isolation: gvisor}}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	isolation = spec.IsolationGVisor
 	defer func() { isolation = spec.IsolationNamespaces }()
-	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, "terminal", "limits")
+	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, without...)
 }
 
 // TestEngines: sessions of one daemon have boxes of several engines, by profile, by request and by what

@@ -59,10 +59,15 @@ func TestOnOCI(t *testing.T) {
 	onEngine(t, []string{"BOXD_ENGINES=oci"})
 }
 
+// TestOnGVisor has the whole short form only in full: these boxes take longer to build.
 func TestOnGVisor(t *testing.T) {
 	runsc := testutil.Runsc(t)
+	without := []string{"memory", "mounts"}
+	if !testutil.Full() {
+		without = append(without, "streams", "ends", "lines")
+	}
 	isolation = "gvisor"
 	defer func() { isolation = "namespaces" }()
 	config := configFile(t, "profiles: {langbot: {isolation: gvisor}}\n")
-	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, "memory", "mounts")
+	onEngine(t, []string{"BOXD_ENGINES=oci", "BOXD_OCI_GVISOR=" + runsc, "BOXD_CONFIG=" + config}, without...)
 }
