@@ -15,6 +15,10 @@ type Command struct {
 	// command's user and within its limits. Args are then the helper's arguments, and Env
 	// must be empty.
 	Builtin string
+	// Zygote is the name of a zygote of the box, see [Spec].Zygotes, that takes the command
+	// over if it can. Args must begin with its command. Empty: a zygote that matches Args, if the
+	// box has one. A box without a zygote of that name refuses the command.
+	Zygote string
 	// Env is the environment as KEY=VALUE. Missing PATH, HOME, USER, LANG and TMPDIR get
 	// defaults. Nothing is inherited from the caller.
 	Env []string
