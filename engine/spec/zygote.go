@@ -29,20 +29,20 @@ const (
 type Zygote struct {
 	// Name is 1 to 32 of a-z, 0-9 and "-", starting with a letter or digit, and unique in its
 	// box. A command asks for the zygote by this name.
-	Name string `json:"name"`
+	Name string `json:"name" yaml:"name" doc:"Name by which a command asks for it."`
 	// Command is the program of the interpreter, as commands name it in their first argument:
 	// one element, python3 for example, or the path of a Python 3.
-	Command []string `json:"command"`
+	Command []string `json:"command" yaml:"command" doc:"The interpreter, as commands name it in their first argument."`
 	// Preload are the modules that the interpreter imports ahead of time, at most
 	// MaxZygotePreload, such as "json" or "os.path". One that cannot be imported leaves the box
 	// without this zygote; its commands are started.
-	Preload []string `json:"preload,omitempty"`
+	Preload []string `json:"preload,omitempty" yaml:"preload" doc:"Modules that are imported ahead of time."`
 	// Match lets every command whose first arguments equal Command use the zygote, also if it
 	// does not ask for it.
-	Match bool `json:"match,omitempty"`
+	Match bool `json:"match,omitempty" yaml:"match" doc:"Commands of this interpreter use it without asking for it."`
 	// Spares is how many forked processes wait for commands, for each user that has run one; 1
 	// to MaxSpares, 0 is DefaultSpares. Each counts against the box's memory and pids limits.
-	Spares int `json:"spares,omitempty"`
+	Spares int `json:"spares,omitempty" yaml:"spares" doc:"Processes that wait for commands, for each user that has run one."`
 }
 
 // WithDefaults returns z with its defaults. It shares no slice with z.
