@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/agent/zygote"
+	"golang.org/x/sys/unix"
 )
 
 // stepNames describes the steps of spawn.c, as the start of an error message. Those that
@@ -45,6 +47,18 @@ func (a *agent) spawn(m *wire.SpawnMsg, fds []int, child *int32) (int, *wire.Fai
 		return a.sandbox.spawn(m, fds, child)
 	}
 	return start(m, fds, birth{self: a.self, unpacks: a.unpacks, place: C.PLACE_BOX, child: child})
+}
+
+// spawnZygote starts a zygote, which gets control as zygote.ControlFD. It is otherwise like spawn.
+func (a *agent) spawnZygote(m *wire.ZygoteMsg, fds []int, control int, child *int32) (int, *wire.FailedMsg) {
+	extra, err := unix.FcntlInt(uintptr(control), unix.F_DUPFD_CLOEXEC, C.FIRST_EXTRA+2)
+	if err != nil {
+		return 0, failed(wire.StepSpare, err)
+	}
+	defer unix.Close(extra)
+	spawn := m.Spawn
+	spawn.Args = zygote.Args(spawn.Args)
+	return start(&spawn, fds, birth{self: a.self, place: C.PLACE_BOX, extra: []int{extra}, child: child})
 }
 
 // birth says how start starts a program, beside what its client asks for.
