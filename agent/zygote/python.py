@@ -32,6 +32,9 @@ try:
 except ImportError:
     refuse("the interpreter has no module _socket; commands start cold")
 
+# Programs may change their builtins.
+__builtins__ = dict(vars(sys.modules["builtins"]))
+
 # The modules of ours that a new interpreter would not have are hidden from programs.
 for name in set(sys.modules) - set(COLD_MODULES):
     del sys.modules[name]
@@ -40,7 +43,7 @@ Module = type(sys)
 GENERATORS = (type(_ for _ in ()),)
 HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
-exec_program = getattr(sys.modules["builtins"], "exec")
+exec_program = __builtins__["exec"]
 
 # Variables that change how an interpreter or a preloaded library starts. If they are not those of the
 # zygote, the command starts cold.
@@ -63,6 +66,10 @@ HARMLESS_EXTENSIONS = frozenset("""
     fcntl grp math mmap pyexpat resource select syslog termios unicodedata zlib
 """.split())
 HARMFUL_BUILTINS = frozenset("_ctypes _curses _dbm _gdbm _sqlite3 _tkinter readline".split())
+
+
+# Nor do they change these.
+gettrace, settrace, getprofile, setprofile = sys.gettrace, sys.settrace, sys.getprofile, sys.setprofile
 
 
 class Zygote:
@@ -202,7 +209,7 @@ def parse_environ(environ):
 
 
 def startup_variables(environ):
-    return [v for v in environ if v.startswith(STARTUP_PREFIXES) or v.partition(b"=")[0] in STARTUP_NAMES]
+    return sorted(v for v in environ if v.startswith(STARTUP_PREFIXES) or v.partition(b"=")[0] in STARTUP_NAMES)
 
 
 # --- spares ---
@@ -444,14 +451,11 @@ class Program:
 
     def set_up(self):
         """Makes the interpreter as it would be before it runs the program."""
-        environ = os.environ
-        environ.clear()
+        os.environ.clear()
         for name, value in self.variables.items():
             os.environb[name] = value
         if zygote.coerced is not None:
             os.environb[b"LC_CTYPE"] = zygote.coerced
-        sys.modules["posix"].environ.clear()
-        sys.modules["posix"].environ.update(environ._data)
         if self.variables.get(b"TZ") != zygote.timezone:
             time.tzset()
         sys.argv = self.argv
@@ -681,7 +685,7 @@ def write_stderr(text):
 
 def end_fast(program, status, interrupted):
     """Ends the process, unless the interpreter has something to do that could be noticed."""
-    if zygote.ends_in_full or sys.gettrace() or sys.getprofile() or _thread._count():
+    if zygote.ends_in_full or _thread._count():
         return
     if getattr(sys.modules.get("threading"), "_threading_atexits", None):
         return
@@ -753,10 +757,18 @@ def main(*unused):
         failed = e
     if failed is not None:
         failed.__traceback__ = failed.__traceback__.tb_next if running else None
-    status = conclude(program, failed)
+    trace, profile = gettrace(), getprofile()
+    settrace(None)
+    setprofile(None)
     interrupted = type(failed) is KeyboardInterrupt
-    end_fast(program, status, interrupted)
-    gc.unfreeze()
+    try:
+        status = conclude(program, failed)
+        if trace is None and profile is None:
+            end_fast(program, status, interrupted)
+    finally:
+        gc.unfreeze()
+        settrace(trace)
+        setprofile(profile)
     if interrupted:
         try:
             exec_program("raise KeyboardInterrupt", {})  # the interpreter remembers, and ends by SIGINT
