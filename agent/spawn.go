@@ -58,7 +58,7 @@ func (a *agent) spawnZygote(m *wire.ZygoteMsg, fds []int, control int, child *in
 	defer unix.Close(extra)
 	spawn := m.Spawn
 	spawn.Args = zygote.Args(spawn.Args)
-	return start(&spawn, fds, birth{self: a.self, place: C.PLACE_BOX, extra: []int{extra}, child: child})
+	return start(&spawn, fds, birth{self: a.self, place: C.PLACE_BOX, extra: []int{extra}, guarded: true, child: child})
 }
 
 // birth says how start starts a program, beside what its client asks for.
@@ -67,6 +67,7 @@ type birth struct {
 	unpacks bool     // user 0 has capabilities over files
 	place   C.int    // one of enum boxd_place
 	extra   []int    // more descriptors, each above FIRST_EXTRA + len(extra)
+	guarded bool     // no command can get into it, see spawn.h
 	child   *int32   // if not nil, gets the pid before the process runs
 }
 
@@ -93,6 +94,7 @@ func start(m *wire.SpawnMsg, fds []int, b birth) (int, *wire.FailedMsg) {
 	s.tasks, s.ntasks = mem.ints(fds[wire.SpawnFDs:])
 	s.uid, s.gid = C.uint32_t(m.UID), C.uint32_t(m.GID)
 	s.unpacks = cBool(b.unpacks)
+	s.guarded = cBool(b.guarded)
 	s.place = b.place
 	s.extra, s.nextra = mem.ints(b.extra)
 	if n := len(m.Rlimits); n > 0 {

@@ -295,9 +295,13 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 		s.c.send(wire.TypeFailed, s.key.id, failed(wire.StepSpare, unix.EINVAL).Marshal())
 		return
 	}
-	err := s.Run(zygote.Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, Stdio: [3]int(stdio)}, useTime)
+	warm, err := s.Run(zygote.Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, Stdio: [3]int(stdio)}, useTime)
 	if err == nil {
-		s.c.send(wire.TypeStarted, s.key.id, nil)
+		typ := byte(wire.TypeStarted)
+		if warm {
+			typ = wire.TypeTaken
+		}
+		s.c.send(typ, s.key.id, nil)
 		n.reaper.settle(s.born, s.key, s.c)
 		return
 	}
@@ -306,7 +310,7 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 }
 
 // setupSteps are the steps of zygote.SetupError.
-var setupSteps = map[string]string{"mkdir": wire.StepMkdir, "chdir": wire.StepChdir, "cwd": wire.StepCwd}
+var setupSteps = map[string]string{"mkdir": wire.StepMkdir, "chdir": wire.StepChdir, "cwd": wire.StepCwd, "exec": wire.StepExec}
 
 // whyNot says why s, which was killed, did not run its command. No code of the command has run if
 // s has not said that it begins, since it says that first. So s has to be dead before the
@@ -314,6 +318,9 @@ var setupSteps = map[string]string{"mkdir": wire.StepMkdir, "chdir": wire.StepCh
 func (s *spare) whyNot(err error) *wire.FailedMsg {
 	if setup, ok := errors.AsType[*zygote.SetupError](err); ok {
 		return &wire.FailedMsg{Step: setupSteps[setup.Step], Errno: setup.Errno}
+	}
+	if errors.Is(err, zygote.ErrCold) {
+		return failed(wire.StepSpare, unix.ENOEXEC)
 	}
 	errno, silent := errors.AsType[syscall.Errno](err)
 	if errors.Is(err, zygote.ErrEnded) {

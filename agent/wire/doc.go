@@ -27,9 +27,10 @@
 //	  | -- Spare   id=2, zygote=1, fds: slot -> |
 //	  | <- Waiting id=2 ----------------------- |   or Failed
 //	  | -- Use     id=2, fds: stdio ----------> |
-//	  | <- Started id=2 ----------------------- |   or Failed: StepSpare if no code has run
+//	  | <- Taken   id=2 ----------------------- |   or Started, if the spare executes the program
+//	  |                                         |   or Failed: StepSpare, see there
 //	  | <- Exited  id=2, or 1 ----------------- |   once after Waiting, and after Started of 1;
-//	                                                not after Failed
+//	                                                never after Failed
 //
 // The agent keeps the stdio of managed processes, so that they outlive every client. They
 // have a separate connection of the same kind. The client chooses the ids of requests; all

@@ -9,6 +9,7 @@ const (
 	TypeSpare   = 10 // client → agent: SpareMsg
 	TypeWaiting = 11 // agent → client: the spare waits for its command; no body
 	TypeUse     = 12 // client → agent: SpawnMsg without TTY, Self and Tasks
+	TypeTaken   = 13 // agent → client: the spare runs the command itself; no body
 )
 
 // MaxWarm is how many zygotes and spares together a client may have in a box.
@@ -16,8 +17,8 @@ const MaxWarm = 64
 
 // Steps that a FailedMsg about a spare names.
 const (
-	// StepSpare: there is no such spare, or it could not take the command over. No code of the
-	// command has run.
+	// StepSpare: there is no such spare (ESRCH), it cannot become this command (ENOEXEC), or it did
+	// not. No code of the command has run.
 	StepSpare = "using warm interpreter"
 	// StepUnsure: the spare was killed, but may have begun to run the command.
 	StepUnsure = "killing warm interpreter"

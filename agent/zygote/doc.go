@@ -14,7 +14,10 @@
 //	  | the spare's socket, SOCK_STREAM         |
 //	  |<-- one byte + SCM_CREDENTIALS ----------|  it waits
 //	  |-- Run: payload + 3 descriptors -------->|  sets itself up
-//	  |<-------- 0, or "STEP ERRNO\n" ----------|  and closes its socket; the command runs
+//	  |<------------------------------ "0" -----|  and closes its socket; the command runs
+//
+// Instead of "0" a spare may answer "1": it executes the program, and the end of the socket
+// says that this has worked; "STEP ERRNO\n", or "cold 0\n": it cannot become the command.
 //
 // The payload is u32 length of the rest, little endian, and NUL-terminated strings: the
 // number of arguments, the number of variables, 1 or 0 for making the directory, the

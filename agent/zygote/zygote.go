@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,10 +31,16 @@ var python []byte
 // or started to run a command.
 var ErrEnded = errors.New("it has ended")
 
+// ErrCold says that a spare cannot become a command, because its arguments or its environment
+// are unusual.
+var ErrCold = errors.New("the command is to be started cold")
+
+var steps = []string{"mkdir", "chdir", "cwd", "exec"}
+
 // SetupError says which step of a command's start a spare could not do. No code of the command has
 // run, and the spare ends.
 type SetupError struct {
-	Step  string // mkdir, chdir, or cwd: the directory is not in the box
+	Step  string // mkdir, chdir, cwd (the directory is not in the box), or exec
 	Errno unix.Errno
 }
 
@@ -63,18 +70,16 @@ func Pair() (ours, theirs int, err error) {
 // module it could not import, ErrEnded, or unix.ETIMEDOUT after within. The zygote is of no
 // use then.
 func Load(control int, command, preload []string, within time.Duration) error {
-	if err := setTimeouts(control, within); err != nil {
-		return err
-	}
-	if err := send(control, python); err != nil {
+	c := newConn(control, within)
+	if err := c.send(python, nil); err != nil {
 		return fmt.Errorf("zygote: sending the program: %w", err)
 	}
 	config := appendStrings(nil, strconv.Itoa(len(command)))
 	config = appendStrings(appendStrings(config, command...), preload...)
-	if err := send(control, config); err != nil {
+	if err := c.send(config, nil); err != nil {
 		return fmt.Errorf("zygote: sending the configuration: %w", err)
 	}
-	line, err := receiveLine(control)
+	line, err := c.receiveLine()
 	if err != nil {
 		return fmt.Errorf("zygote: starting: %w", err)
 	}
@@ -116,50 +121,39 @@ func Fork(control int, within time.Duration) (*Spare, error) {
 
 // fork takes theirs.
 func fork(control, ours, theirs int, within time.Duration) (*Spare, error) {
-	err := errors.Join(setTimeouts(control, within), setTimeouts(ours, within),
-		unix.SetsockoptInt(ours, unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
+	c := newConn(control, within)
+	err := unix.SetsockoptInt(ours, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	if err == nil {
-		err = retry(func() error {
-			return unix.Sendmsg(control, []byte("spare"), unix.UnixRights(theirs), nil, unix.MSG_NOSIGNAL)
-		})
+		err = c.send([]byte("spare"), unix.UnixRights(theirs))
 	}
 	unix.Close(theirs)
 	if err != nil {
-		return nil, fmt.Errorf("zygote: asking for a spare: %w", ended(err))
+		return nil, fmt.Errorf("zygote: asking for a spare: %w", err)
 	}
-	line, err := receiveLine(control)
+	line, err := c.receiveLine()
 	if err != nil {
 		return nil, fmt.Errorf("zygote: asking for a spare: %w", err)
 	}
 	if line != "forked" {
 		return nil, fmt.Errorf("zygote: %s", line)
 	}
-	return receiveHello(ours)
+	return receiveHello(&conn{ours, c.deadline})
 }
 
 // receiveHello reads the first byte that a spare says, and who said it.
-func receiveHello(fd int) (*Spare, error) {
-	var hello [1]byte
-	// Descriptors that come with the byte do not fit, and so the kernel drops them.
-	control := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
-	var n, oobn int
-	err := retry(func() (err error) {
-		n, oobn, _, _, err = unix.Recvmsg(fd, hello[:], control, unix.MSG_CMSG_CLOEXEC)
-		return err
-	})
-	if err == nil && n == 0 {
-		err = ErrEnded
-	}
+func receiveHello(c *conn) (*Spare, error) {
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred)) // no room for descriptors
+	_, n, err := c.receive(make([]byte, 1), oob)
 	if err != nil {
-		return nil, fmt.Errorf("zygote: waiting for a spare: %w", ended(err))
+		return nil, fmt.Errorf("zygote: waiting for a spare: %w", err)
 	}
-	messages, err := unix.ParseSocketControlMessage(control[:oobn])
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil {
 		return nil, fmt.Errorf("zygote: a spare's credentials: %w", err)
 	}
 	for i := range messages {
 		if who, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
-			return &Spare{FD: fd, PID: int(who.Pid), UID: who.Uid, GID: who.Gid}, nil
+			return &Spare{FD: c.fd, PID: int(who.Pid), UID: who.Uid, GID: who.Gid}, nil
 		}
 	}
 	return nil, errors.New("zygote: a spare said nothing of who it is")
@@ -175,37 +169,51 @@ type Command struct {
 	Stdio   [3]int // lent
 }
 
-// Run sends command to the spare and returns when the spare starts to run it: no code of the
-// command has run before, and from then on only the exit status tells how it goes. A
-// *SetupError says which step failed. After any other error, such as ErrEnded or
-// unix.ETIMEDOUT after within, the command may start a moment later, unless the caller
-// kills the process. FD is of no use afterwards.
-func (s *Spare) Run(command Command, within time.Duration) error {
+// Run sends command to the spare and returns when the spare has started it: warm, or by
+// executing the program. No code of the command has run before, and from then on only the
+// exit status tells how it goes. A *SetupError says which step failed, ErrCold that the spare cannot
+// become this command; in both cases it does not, and ends. After any other error, such as
+// ErrEnded or unix.ETIMEDOUT after within, the command may start a moment later, unless the
+// caller kills the process. FD is of no use afterwards.
+func (s *Spare) Run(command Command, within time.Duration) (warm bool, err error) {
 	payload, err := Payload(command)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := setTimeouts(s.FD, within); err != nil {
-		return err
+	c := newConn(s.FD, within)
+	if err := c.send(payload, unix.UnixRights(command.Stdio[:]...)); err != nil {
+		return false, fmt.Errorf("zygote: sending a command: %w", err)
 	}
-	if err := sendAll(s.FD, payload, unix.UnixRights(command.Stdio[:]...)); err != nil {
-		return fmt.Errorf("zygote: sending a command: %w", err)
-	}
-	line, err := receiveLine(s.FD)
+	line, err := c.receiveLine()
 	if err != nil {
-		return fmt.Errorf("zygote: starting a command: %w", err)
+		return false, fmt.Errorf("zygote: starting a command: %w", err)
 	}
-	return answer(line)
+	if line == "0" {
+		return true, nil
+	}
+	if rest, executes := strings.CutPrefix(line, "1"); executes {
+		// The kernel closes the socket if the program is executed.
+		if line = rest; line == "" {
+			line, err = c.receiveLine()
+		}
+		if errors.Is(err, ErrEnded) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("zygote: executing a command: %w", err)
+		}
+	}
+	return false, answer(line)
 }
 
-// answer reads what a spare said about a start.
+// answer reads why a command was not started.
 func answer(line string) error {
-	if line == "0" {
-		return nil
+	if line == "cold 0\n" {
+		return ErrCold
 	}
 	step, number, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	errno, err := strconv.ParseUint(number, 10, 12)
-	if err != nil || errno == 0 || step != "mkdir" && step != "chdir" && step != "cwd" {
+	if err != nil || errno == 0 || !slices.Contains(steps, step) {
 		return fmt.Errorf("zygote: a spare answered %q", line)
 	}
 	return &SetupError{step, unix.Errno(errno)}
@@ -234,74 +242,78 @@ func appendStrings(b []byte, strings ...string) []byte {
 	return b
 }
 
-// setTimeouts bounds each send and receive. Zero is no bound.
-func setTimeouts(fd int, within time.Duration) error {
-	tv := unix.NsecToTimeval(within.Nanoseconds())
-	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &tv); err != nil {
-			return fmt.Errorf("zygote: setting a time limit: %w", err)
+// A conn is a socket with a deadline for all that is done with it: a peer that reads or
+// writes a byte at a time does not get more.
+type conn struct {
+	fd       int
+	deadline time.Time
+}
+
+func newConn(fd int, within time.Duration) *conn {
+	return &conn{fd, time.Now().Add(within)}
+}
+
+// retry makes call, which does not wait, until the socket is ready for it.
+func (c *conn) retry(event int16, call func() error) error {
+	for {
+		err := call()
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return ended(err)
+		}
+		left := time.Until(c.deadline)
+		if left <= 0 {
+			return unix.ETIMEDOUT
+		}
+		fds := []unix.PollFd{{Fd: int32(c.fd), Events: event}}
+		if _, err := unix.Poll(fds, int(left/time.Millisecond)+1); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("poll: %w", err)
 		}
 	}
-	return nil
 }
 
-// send sends b as one packet.
-func send(fd int, b []byte) error {
-	return ended(retry(func() error { return unix.Sendmsg(fd, b, nil, nil, unix.MSG_NOSIGNAL) }))
-}
-
-// sendAll sends b on a stream, and control with its first byte.
-func sendAll(fd int, b, control []byte) error {
+// send sends b, and rights with its first byte. On a control socket b is one packet.
+func (c *conn) send(b, rights []byte) error {
 	for len(b) > 0 {
 		var n int
-		err := retry(func() (err error) {
-			n, err = unix.SendmsgN(fd, b, control, nil, unix.MSG_NOSIGNAL)
+		err := c.retry(unix.POLLOUT, func() (err error) {
+			n, err = unix.SendmsgN(c.fd, b, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			return err
 		})
 		if err != nil {
-			return ended(err)
+			return err
 		}
-		b, control = b[n:], nil
+		b, rights = b[n:], nil
 	}
 	return nil
 }
 
-// receiveLine reads one packet, or what a stream has.
-func receiveLine(fd int) (string, error) {
-	b := make([]byte, maxLine)
-	var n, flags int
-	err := retry(func() (err error) {
-		// Room for no descriptors: the kernel drops what comes.
-		n, _, flags, _, err = unix.Recvmsg(fd, b, nil, unix.MSG_CMSG_CLOEXEC)
+// receive reads one packet, or what a stream has, and what came with it: descriptors for which oob
+// has no room are dropped by the kernel.
+func (c *conn) receive(b, oob []byte) (n, oobn int, err error) {
+	err = c.retry(unix.POLLIN, func() (err error) {
+		n, oobn, _, _, err = unix.Recvmsg(c.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		return err
 	})
-	if err != nil {
-		return "", ended(err)
+	if err == nil && n == 0 {
+		err = ErrEnded
 	}
-	if n == 0 {
-		return "", ErrEnded
-	}
-	if flags&unix.MSG_TRUNC != 0 {
-		return "", fmt.Errorf("more than %d bytes in a line", maxLine)
-	}
-	return strings.ToValidUTF8(string(b[:n]), "?"), nil
+	return n, oobn, err
 }
 
-// ended gives the errors of a socket their meaning.
+// receiveLine reads a packet of text.
+func (c *conn) receiveLine() (string, error) {
+	b := make([]byte, maxLine)
+	n, _, err := c.receive(b, nil)
+	return strings.ToValidUTF8(string(b[:n]), "?"), err
+}
+
+// ended gives the errors of a socket whose peer has gone their meaning.
 func ended(err error) error {
-	switch {
-	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.ECONNREFUSED):
+	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 		return ErrEnded
-	case errors.Is(err, unix.EAGAIN):
-		return unix.ETIMEDOUT
 	}
 	return err
-}
-
-func retry(call func() error) error {
-	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
 }

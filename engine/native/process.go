@@ -117,7 +117,7 @@ func (p *process) startWarm(ctx context.Context, zygote *spec.Zygote) error {
 	err := p.ask(ctx, wire.TypeUse, nil)
 	failed, ok := errors.AsType[*wire.FailedMsg](err)
 	if !ok || failed.Step != wire.StepSpare {
-		p.result.Warm = err == nil
+		p.result.Warm = err == nil && p.warm
 		return err
 	}
 	p.box.warm.spoiled(p, failed)

@@ -9,6 +9,7 @@ import (
 type reports struct {
 	started chan *wire.FailedMsg // one value: nil if it was started
 	exited  chan unix.WaitStatus // at most one value
+	warm    bool                 // a spare runs it itself; final when started has its value
 
 	// Only the reader of the agent's frames uses these.
 	sawStart, sawExit bool
@@ -21,7 +22,7 @@ func newReports() *reports {
 // event handles a frame from the agent. It runs on the box's reader.
 func (r *reports) event(frame *wire.Frame) {
 	switch frame.Type {
-	case wire.TypeStarted, wire.TypeFailed:
+	case wire.TypeStarted, wire.TypeTaken, wire.TypeFailed:
 		var failed *wire.FailedMsg
 		if frame.Type == wire.TypeFailed {
 			failed = new(wire.FailedMsg)
@@ -30,7 +31,7 @@ func (r *reports) event(frame *wire.Frame) {
 			}
 		}
 		if !r.sawStart {
-			r.sawStart = true
+			r.sawStart, r.warm = true, frame.Type == wire.TypeTaken
 			r.started <- failed
 		}
 	case wire.TypeExited:

@@ -418,10 +418,10 @@ func (w *warmth) used(p *process, ended bool) {
 	}
 }
 
-// spoiled is called when a spare did not take p over. If it was not simply dead, the others may be no
-// better: they may have been stopped.
+// spoiled is called when a spare did not take p over. Unless it was dead, or p is not for a spare, the
+// others may be no better: a process of the same user may have stopped them.
 func (w *warmth) spoiled(p *process, failed *wire.FailedMsg) {
-	if failed.Errno == unix.ESRCH {
+	if failed.Errno == unix.ESRCH || failed.Errno == unix.ENOEXEC {
 		return
 	}
 	w.mu.Lock()
