@@ -300,7 +300,7 @@ func (c *conn) receive(b, oob []byte) (n, oobn int, err error) {
 	if err == nil && n == 0 {
 		err = ErrEnded
 	}
-	return n, oobn, err
+	return max(n, 0), max(oobn, 0), err // recvmsg(2) says -1 with an error
 }
 
 // receiveLine reads a packet of text.
