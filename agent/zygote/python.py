@@ -40,7 +40,9 @@ for name in set(sys.modules) - set(COLD_MODULES):
     del sys.modules[name]
 
 Module = type(sys)
-GENERATORS = (type(_ for _ in ()),)
+SlotWrapper = type(object.__init__)
+FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
+MEMORY_FILES = (io.StringIO, io.BytesIO)
 HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
 exec_program = __builtins__["exec"]
@@ -585,22 +587,29 @@ def has_finalizers(objects):
     ours = {id(s) for stream in zygote.streams for s in (stream, stream.buffer, stream.buffer.raw)}
     types = set(map(type, objects))
     for kind in types:
-        if finalizes(kind) and kind not in (io.StringIO, io.BytesIO):
+        if finalizes(kind) and kind not in MEMORY_FILES:
             for o in objects:
-                if type(o) is kind and id(o) not in ours:
+                if type(o) is kind and id(o) not in ours and not (kind in FILES and is_closed(o)):
                     return True
     for kind in types:
         if issubclass(kind, type):
             # The collector does not know the objects of these classes.
             for o in objects:
-                if type(o) is kind and not o.__flags__ & HAS_GC and finalizes(o):
+                if type(o) is kind and not o.__flags__ & HAS_GC and finalizes(o, written_in_c=False):
                     return True
     return False
 
 
-def finalizes(kind):
+def is_closed(file):
+    try:
+        return file.closed
+    except ValueError:  # not initialized, or detached
+        return False
+
+
+def finalizes(kind, written_in_c=True):
     for base in type.__dict__["__mro__"].__get__(kind):
-        if "__del__" in base.__dict__:
+        if "__del__" in base.__dict__ and (written_in_c or type(base.__dict__["__del__"]) is not SlotWrapper):
             return True
     return False
 
@@ -636,8 +645,8 @@ def exit_status(program, exit):
     code = exit.code
     if code is None:
         return 0
-    if type(code) in (int, bool):
-        return code & 255 if -1 << 63 <= code < 1 << 63 else 255
+    if type(code) in (int, bool) and -1 << 63 <= code < 1 << 63:
+        return code & 255
     if type(code) is not str or sys.stderr is not program.streams[2]:
         raise exit
     try:

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -251,14 +250,7 @@ func collect(r *os.File, ready chan<- struct{}) <-chan string {
 // newInterpreter begins a command as an agent does without a zygote.
 func newInterpreter(t testing.TB) func(Command) int {
 	path := interpreter(t)
-	return func(c Command) int {
-		files := []uintptr{uintptr(c.Stdio[0]), uintptr(c.Stdio[1]), uintptr(c.Stdio[2])}
-		pid, err := syscall.ForkExec(path, c.Args, &syscall.ProcAttr{Dir: c.Dir, Env: c.Env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pid
-	}
+	return func(c Command) int { return forkExec(t, path, c) }
 }
 
 // compare runs s by a new interpreter and by a spare, and fails unless everything is the same.
