@@ -79,6 +79,10 @@ class Zygote:
 
 
 zygote = Zygote()
+zygote.atexit = None
+if sys.version_info >= (3, 10) and "atexit" not in sys.modules:
+    import atexit
+    zygote.atexit = atexit
 
 
 # --- the start of the zygote ---
@@ -135,6 +139,8 @@ def start():
     for path in paths + [os.fsdecode(zygote.program)]:
         zygote.watched[path] = signature(path)
 
+    if zygote.atexit is not None:
+        del sys.modules["atexit"]
     for name in preload:
         try:
             __import__(name)
@@ -153,8 +159,7 @@ def start():
         del sys.modules["linecache"]  # of Python 3.13 with -c only
         COLD_MODULES["linecache"].clearcache()
     zygote.modules = set(sys.modules)
-    zygote.harmful_types = ()
-    zygote.flush_c = None
+    zygote.exit_functions = exit_functions()[0]
     gc.collect()
     zygote.ends_in_full = harmful_extension(zygote.modules - set(COLD_MODULES)) or has_finalizers(gc.get_objects())
     gc.disable()
@@ -282,7 +287,50 @@ def prepare():
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()  # random itself does so after each fork
+    rehearse()
     gc.freeze()
+
+
+REHEARSAL = b"""
+class A:
+    def f(self, *a, **k): return [str(x) + "%s" % x for x in a], dict(k), 1.5 * len(a)
+try:
+    A().f(1, "a", x=2)
+    raise ValueError(1)
+except ValueError as e:
+    str(e)
+print("".join(map(repr, sorted({3: 4, 5: 6}))))
+"""
+
+
+def rehearse():
+    """Goes the way of a command, so that the pages on it are the spare's own before they are needed.
+
+    A page that a process writes to for the first time since its fork costs more than a
+    system call, and a reference to an object is a write.
+    """
+    path, modules = list(sys.path), dict(sys.modules)
+    streams = [(name, getattr(sys, name)) for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")]
+    args, variables = zygote.command + [b"-c", REHEARSAL], zygote.environ
+    head = [b"%d" % len(args), b"%d" % len(variables), b"0", b"/"]
+    try:
+        program = Program(Command(b"\0".join(head + args + variables) + b"\0"))
+        program.set_up()
+        run, arguments, _ = program.entry()
+        run(*arguments)
+        conclude(program, None)
+        sys.stdout.flush()
+        exit_functions()
+        needs_full_end(program)
+    except Cold:
+        pass  # such as with a file that has changed
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - set(modules):
+            del sys.modules[name]
+        sys.modules.update(modules)
+        for name, stream in streams:
+            setattr(sys, name, stream)
 
 
 class Command:
@@ -527,7 +575,7 @@ def remember_source(source):
     """Python 3.13 shows the lines of -c in tracebacks."""
     if "linecache" not in COLD_MODULES:
         return
-    linecache = sys.modules["linecache"] = COLD_MODULES["linecache"]
+    linecache = sys.modules.setdefault("linecache", COLD_MODULES["linecache"])
     lines = [line + "\n" for line in source.splitlines()]
     linecache.cache["<string>"] = (len(source), None, lines, "<string>")
 
@@ -698,17 +746,15 @@ def end_fast(program, status, interrupted):
         return
     if getattr(sys.modules.get("threading"), "_threading_atexits", None):
         return
-    atexit = sys.modules.get("atexit")
-    if atexit is None and sys.version_info >= (3, 10):
-        import atexit
-    if atexit is not None and atexit._ncallbacks():
+    count, run = exit_functions()
+    if count > zygote.exit_functions:
+        return  # an exception in one of the program's would show us
+    if count:
         try:
-            atexit._run_exitfuncs()
+            run()
         except BaseException:
             pass  # it has been reported
-    if _thread._count() or (sys.stdin, sys.stdout, sys.stderr) != program.streams:
-        return
-    if harmful_extension(set(sys.modules) - zygote.modules) or has_finalizers(gc.get_objects()):
+    if needs_full_end(program):
         return
     try:
         sys.stdout.flush()
@@ -720,6 +766,22 @@ def end_fast(program, status, interrupted):
         os.kill(os.getpid(), _signal.SIGINT)
         status = 130
     os._exit(status)
+
+
+def exit_functions():
+    """How many functions are registered with atexit, and the function that calls them."""
+    # Up to 3.9, loading the module once more would drop the functions.
+    atexit = sys.modules.get("atexit") or zygote.atexit
+    return (atexit._ncallbacks(), atexit._run_exitfuncs) if atexit else (0, None)
+
+
+def needs_full_end(program):
+    return (
+        _thread._count()
+        or (sys.stdin, sys.stdout, sys.stderr) != program.streams
+        or harmful_extension(set(sys.modules) - zygote.modules)
+        or has_finalizers(gc.get_objects())
+    )
 
 
 def become():
@@ -773,7 +835,10 @@ def main(*unused):
     try:
         status = conclude(program, failed)
         if trace is None and profile is None:
-            end_fast(program, status, interrupted)
+            try:
+                end_fast(program, status, interrupted)
+            except Exception:
+                pass  # a program can break much; the interpreter ends in full then
     finally:
         gc.unfreeze()
         settrace(trace)
