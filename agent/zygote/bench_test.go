@@ -22,7 +22,7 @@ func BenchmarkCommand(b *testing.B) {
 		{"executed", "x = = 1"},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			control := mustLoad(b, "json", "re")
+			z := newZygote(b, "json", "re")
 			command := Command{Args: []string{"python3", "-c", bench.code}, Env: baseEnv, Dir: "/"}
 			null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 			if err != nil {
@@ -39,10 +39,7 @@ func BenchmarkCommand(b *testing.B) {
 				if len(bare)%8 == 0 {
 					cold = append(cold, timed(func() { wait(b, newInterpreter(b)(command)) }))
 				}
-				spare, err := Fork(control, patience)
-				if err != nil {
-					b.Fatal(err)
-				}
+				spare := z.fork(b)
 				time.Sleep(2 * time.Millisecond) // it gets ready
 				warm = append(warm, timed(func() {
 					if _, err := spare.Run(command, patience); err != nil {

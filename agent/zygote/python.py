@@ -130,15 +130,6 @@ def start():
     zygote.safe_path = bool(getattr(flags, "safe_path", flags.isolated))
     if not zygote.safe_path:
         del sys.path[0]
-    site = sys.modules.get("site")
-    paths = list(sys.path)
-    for directory in getattr(site, "USER_SITE", None), os.path.dirname(os.fsdecode(zygote.program)), sys.prefix:
-        if directory:
-            paths += [directory, directory + "/pyvenv.cfg"]
-    zygote.watched = {}
-    for path in paths + [os.fsdecode(zygote.program)]:
-        zygote.watched[path] = signature(path)
-
     if zygote.atexit is not None:
         del sys.modules["atexit"]
     for name in preload:
@@ -148,11 +139,7 @@ def start():
             refuse("preloading %s: %s: %s" % (name, type(e).__name__, " ".join(str(e).split())))
     if _thread._count():
         refuse("a preloaded module has started a thread; commands start cold")
-    libraries = os.path.dirname(os.__file__) + "/"
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and (not path.startswith(libraries) or "-packages/" in path):
-            zygote.watched[path] = signature(path)
+    watch(variables)
     forget_young_directories()
 
     if "linecache" in COLD_MODULES:
@@ -166,6 +153,31 @@ def start():
     gc.freeze()
 
 
+def watch(variables):
+    """Remembers what a new interpreter would read at its start, and what is preloaded."""
+    zygote.watched = {}
+    zygote.search_path = {}
+    program = os.fsdecode(zygote.program)
+    beside = os.path.dirname(program)
+    paths = [program, beside + "/pyvenv.cfg", os.path.dirname(beside) + "/pyvenv.cfg"]
+    user_site = getattr(sys.modules.get("site"), "USER_SITE", None)
+    if user_site:
+        paths.append(user_site)
+    libraries = os.path.dirname(os.__file__) + "/"
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and (not path.startswith(libraries) or "-packages/" in path):
+            paths.append(path)
+    given = os.fsdecode(variables.get(b"PYTHONPATH", b"")).split(":")
+    for path in sys.path:
+        if path in given:
+            zygote.search_path[path] = signature(path), relevant(path)
+        else:
+            paths.append(path)
+    for path in paths:
+        zygote.watched[path] = signature(path)
+
+
 def signature(path):
     """What changes when a file is replaced or written, or a directory gets or loses an entry; None without it."""
     try:
@@ -175,10 +187,22 @@ def signature(path):
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 
+def relevant(directory):
+    """The entries of a directory of PYTHONPATH that a new interpreter or a preloaded module would import."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return None
+    return sorted(n for n in names if n.partition(".")[0] in sys.modules or n.startswith(("sitecustomize", "usercustomize")))
+
+
 def stale():
     """The first path that is no longer as it was when the zygote started."""
     for path, was in zygote.watched.items():
         if signature(path) != was:
+            return path
+    for path, (was, entries) in zygote.search_path.items():
+        if signature(path) != was and relevant(path) != entries:
             return path
     return None
 
