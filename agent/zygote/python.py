@@ -47,7 +47,9 @@ for name in set(sys.modules) - set(COLD_MODULES):
     del sys.modules[name]
 
 Module = type(sys)
-GENERATORS = (type(_ for _ in ()),)
+SlotWrapper = type(object.__init__)
+FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
+MEMORY_FILES = (io.StringIO, io.BytesIO)
 HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
 exec_program = __builtins__["exec"]
@@ -84,6 +86,10 @@ class Zygote:
 
 
 zygote = Zygote()
+zygote.atexit = None
+if sys.version_info >= (3, 10) and "atexit" not in sys.modules:
+    import atexit
+    zygote.atexit = atexit
 
 
 # --- the start of the zygote ---
@@ -131,15 +137,8 @@ def start():
     zygote.safe_path = bool(getattr(flags, "safe_path", flags.isolated))
     if not zygote.safe_path:
         del sys.path[0]
-    site = sys.modules.get("site")
-    paths = list(sys.path)
-    for directory in getattr(site, "USER_SITE", None), os.path.dirname(os.fsdecode(zygote.program)), sys.prefix:
-        if directory:
-            paths += [directory, directory + "/pyvenv.cfg"]
-    zygote.watched = {}
-    for path in paths + [os.fsdecode(zygote.program)]:
-        zygote.watched[path] = signature(path)
-
+    if zygote.atexit is not None:
+        del sys.modules["atexit"]
     for name in preload:
         try:
             __import__(name)
@@ -147,23 +146,43 @@ def start():
             refuse("preloading %s: %s: %s" % (name, type(e).__name__, " ".join(str(e).split())))
     if _thread._count():
         refuse("a preloaded module has started a thread; commands start cold")
-    libraries = os.path.dirname(os.__file__) + "/"
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and (not path.startswith(libraries) or "-packages/" in path):
-            zygote.watched[path] = signature(path)
+    watch(variables)
     forget_young_directories()
 
     if "linecache" in COLD_MODULES:
         del sys.modules["linecache"]  # of Python 3.13 with -c only
         COLD_MODULES["linecache"].clearcache()
     zygote.modules = set(sys.modules)
-    zygote.harmful_types = ()
-    zygote.flush_c = None
+    zygote.exit_functions = exit_functions()[0]
     gc.collect()
     zygote.ends_in_full = harmful_extension(zygote.modules - set(COLD_MODULES)) or has_finalizers(gc.get_objects())
     gc.disable()
     gc.freeze()
+
+
+def watch(variables):
+    """Remembers what a new interpreter would read at its start, and what is preloaded."""
+    zygote.watched = {}
+    zygote.search_path = {}
+    program = os.fsdecode(zygote.program)
+    beside = os.path.dirname(program)
+    paths = [program, beside + "/pyvenv.cfg", os.path.dirname(beside) + "/pyvenv.cfg"]
+    user_site = getattr(sys.modules.get("site"), "USER_SITE", None)
+    if user_site:
+        paths.append(user_site)
+    libraries = os.path.dirname(os.__file__) + "/"
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str) and (not path.startswith(libraries) or "-packages/" in path):
+            paths.append(path)
+    given = os.fsdecode(variables.get(b"PYTHONPATH", b"")).split(":")
+    for path in sys.path:
+        if path in given:
+            zygote.search_path[path] = signature(path), relevant(path)
+        else:
+            paths.append(path)
+    for path in paths:
+        zygote.watched[path] = signature(path)
 
 
 def signature(path):
@@ -175,10 +194,22 @@ def signature(path):
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 
+def relevant(directory):
+    """The entries of a directory of PYTHONPATH that a new interpreter or a preloaded module would import."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return None
+    return sorted(n for n in names if n.partition(".")[0] in sys.modules or n.startswith(("sitecustomize", "usercustomize")))
+
+
 def stale():
     """The first path that is no longer as it was when the zygote started."""
     for path, was in zygote.watched.items():
         if signature(path) != was:
+            return path
+    for path, (was, entries) in zygote.search_path.items():
+        if signature(path) != was and relevant(path) != entries:
             return path
     return None
 
@@ -287,7 +318,50 @@ def prepare():
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()  # random itself does so after each fork
+    rehearse()
     gc.freeze()
+
+
+REHEARSAL = b"""
+class A:
+    def f(self, *a, **k): return [str(x) + "%s" % x for x in a], dict(k), 1.5 * len(a)
+try:
+    A().f(1, "a", x=2)
+    raise ValueError(1)
+except ValueError as e:
+    str(e)
+print("".join(map(repr, sorted({3: 4, 5: 6}))))
+"""
+
+
+def rehearse():
+    """Goes the way of a command, so that the pages on it are the spare's own before they are needed.
+
+    A page that a process writes to for the first time since its fork costs more than a
+    system call, and a reference to an object is a write.
+    """
+    path, modules = list(sys.path), dict(sys.modules)
+    streams = [(name, getattr(sys, name)) for name in ("stdin", "stdout", "stderr", "__stdin__", "__stdout__", "__stderr__")]
+    args, variables = zygote.command + [b"-c", REHEARSAL], zygote.environ
+    head = [b"%d" % len(args), b"%d" % len(variables), b"0", b"/"]
+    try:
+        program = Program(Command(b"\0".join(head + args + variables) + b"\0"))
+        program.set_up()
+        run, arguments, _ = program.entry()
+        run(*arguments)
+        conclude(program, None)
+        sys.stdout.flush()
+        exit_functions()
+        needs_full_end(program)
+    except Cold:
+        pass  # such as with a file that has changed
+    finally:
+        sys.path[:] = path
+        for name in set(sys.modules) - set(modules):
+            del sys.modules[name]
+        sys.modules.update(modules)
+        for name, stream in streams:
+            setattr(sys, name, stream)
 
 
 class Command:
@@ -540,7 +614,7 @@ def remember_source(source):
     """Python 3.13 shows the lines of -c in tracebacks."""
     if "linecache" not in COLD_MODULES:
         return
-    linecache = sys.modules["linecache"] = COLD_MODULES["linecache"]
+    linecache = sys.modules.setdefault("linecache", COLD_MODULES["linecache"])
     lines = [line + "\n" for line in source.splitlines()]
     linecache.cache["<string>"] = (len(source), None, lines, "<string>")
 
@@ -600,22 +674,29 @@ def has_finalizers(objects):
     ours = {id(s) for stream in zygote.streams for s in (stream, stream.buffer, stream.buffer.raw)}
     types = set(map(type, objects))
     for kind in types:
-        if finalizes(kind) and kind not in (io.StringIO, io.BytesIO):
+        if finalizes(kind) and kind not in MEMORY_FILES:
             for o in objects:
-                if type(o) is kind and id(o) not in ours:
+                if type(o) is kind and id(o) not in ours and not (kind in FILES and is_closed(o)):
                     return True
     for kind in types:
         if issubclass(kind, type):
             # The collector does not know the objects of these classes.
             for o in objects:
-                if type(o) is kind and not o.__flags__ & HAS_GC and finalizes(o):
+                if type(o) is kind and not o.__flags__ & HAS_GC and finalizes(o, written_in_c=False):
                     return True
     return False
 
 
-def finalizes(kind):
+def is_closed(file):
+    try:
+        return file.closed
+    except ValueError:  # not initialized, or detached
+        return False
+
+
+def finalizes(kind, written_in_c=True):
     for base in type.__dict__["__mro__"].__get__(kind):
-        if "__del__" in base.__dict__:
+        if "__del__" in base.__dict__ and (written_in_c or type(base.__dict__["__del__"]) is not SlotWrapper):
             return True
     return False
 
@@ -651,8 +732,8 @@ def exit_status(program, exit):
     code = exit.code
     if code is None:
         return 0
-    if type(code) in (int, bool):
-        return code & 255 if -1 << 63 <= code < 1 << 63 else 255
+    if type(code) in (int, bool) and -1 << 63 <= code < 1 << 63:
+        return code & 255
     if type(code) is not str or sys.stderr is not program.streams[2]:
         raise exit
     try:
@@ -704,17 +785,15 @@ def end_fast(program, status, interrupted):
         return
     if getattr(sys.modules.get("threading"), "_threading_atexits", None):
         return
-    atexit = sys.modules.get("atexit")
-    if atexit is None and sys.version_info >= (3, 10):
-        import atexit
-    if atexit is not None and atexit._ncallbacks():
+    count, run = exit_functions()
+    if count > zygote.exit_functions:
+        return  # an exception in one of the program's would show us
+    if count:
         try:
-            atexit._run_exitfuncs()
+            run()
         except BaseException:
             pass  # it has been reported
-    if _thread._count() or (sys.stdin, sys.stdout, sys.stderr) != program.streams:
-        return
-    if harmful_extension(set(sys.modules) - zygote.modules) or has_finalizers(gc.get_objects()):
+    if needs_full_end(program):
         return
     try:
         sys.stdout.flush()
@@ -726,6 +805,22 @@ def end_fast(program, status, interrupted):
         os.kill(os.getpid(), _signal.SIGINT)
         status = 130
     os._exit(status)
+
+
+def exit_functions():
+    """How many functions are registered with atexit, and the function that calls them."""
+    # Up to 3.9, loading the module once more would drop the functions.
+    atexit = sys.modules.get("atexit") or zygote.atexit
+    return (atexit._ncallbacks(), atexit._run_exitfuncs) if atexit else (0, None)
+
+
+def needs_full_end(program):
+    return (
+        _thread._count()
+        or (sys.stdin, sys.stdout, sys.stderr) != program.streams
+        or harmful_extension(set(sys.modules) - zygote.modules)
+        or has_finalizers(gc.get_objects())
+    )
 
 
 def become():
@@ -779,7 +874,10 @@ def main(*unused):
     try:
         status = conclude(program, failed)
         if trace is None and profile is None:
-            end_fast(program, status, interrupted)
+            try:
+                end_fast(program, status, interrupted)
+            except Exception:
+                pass  # a program can break much; the interpreter ends in full then
     finally:
         gc.unfreeze()
         settrace(trace)

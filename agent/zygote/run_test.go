@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,7 +45,6 @@ func load(t testing.TB, env []string, preload ...string) (control int, err error
 		t.Fatal(err)
 	}
 	end := os.NewFile(uintptr(theirs), "control")
-	defer end.Close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +58,10 @@ func load(t testing.TB, env []string, preload ...string) (control int, err error
 	if os.Getenv("ZYGOTE_TEST_STDERR") != "" {
 		cmd.Stderr = os.Stderr
 	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	end.Close()
+	if err != nil {
+		unix.Close(ours)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -69,30 +71,50 @@ func load(t testing.TB, env []string, preload ...string) (control int, err error
 	return ours, Load(ours, []string{"python3"}, preload, patience)
 }
 
-func mustLoad(t testing.TB, preload ...string) (control int) {
+// warm runs commands by spares of one zygote.
+type warm struct {
+	mutex   sync.Mutex
+	control int // guarded by mutex
+}
+
+func newZygote(t testing.TB, preload ...string) *warm {
 	t.Helper()
 	control, err := load(t, baseEnv, preload...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return control
+	return &warm{control: control}
 }
 
-// start gives a spare of the zygote a command, and returns its process.
-func start(t testing.TB, control int, command Command) (pid int, warm bool) {
+// fork returns a spare, whose socket the caller owns.
+func (z *warm) fork(t testing.TB) *Spare {
 	t.Helper()
-	spare, err := Fork(control, patience)
+	z.mutex.Lock()
+	defer z.mutex.Unlock()
+	spare, err := Fork(z.control, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(spare.FD)
-	warm, err = spare.Run(command, patience)
-	if err != nil {
-		unix.Kill(spare.PID, unix.SIGKILL)
-		wait(t, spare.PID)
-		t.Fatal(err)
+	return spare
+}
+
+// begin gives a spare a command, and sets warm, if it is not nil, to how it was started.
+func (z *warm) begin(t testing.TB, warm *bool) func(Command) (pid int) {
+	return func(command Command) int {
+		t.Helper()
+		spare := z.fork(t)
+		defer unix.Close(spare.FD)
+		started, err := spare.Run(command, patience)
+		if err != nil {
+			unix.Kill(spare.PID, unix.SIGKILL)
+			wait(t, spare.PID)
+			t.Fatal(err)
+		}
+		if warm != nil {
+			*warm = started
+		}
+		return spare.PID
 	}
-	return spare.PID, warm
 }
 
 // wait returns how a process has ended.
@@ -251,26 +273,16 @@ func collect(r *os.File, ready chan<- struct{}) <-chan string {
 // newInterpreter begins a command as an agent does without a zygote.
 func newInterpreter(t testing.TB) func(Command) int {
 	path := interpreter(t)
-	return func(c Command) int {
-		files := []uintptr{uintptr(c.Stdio[0]), uintptr(c.Stdio[1]), uintptr(c.Stdio[2])}
-		pid, err := syscall.ForkExec(path, c.Args, &syscall.ProcAttr{Dir: c.Dir, Env: c.Env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pid
-	}
+	return func(c Command) int { return forkExec(t, path, c) }
 }
 
 // compare runs s by a new interpreter and by a spare, and fails unless everything is the same.
-func (s *script) compare(t *testing.T, control int) {
+func (s *script) compare(t *testing.T, z *warm) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "dir")
 	want := s.play(t, dir, newInterpreter(t))
 	var warm bool
-	got := s.play(t, dir, func(c Command) (pid int) {
-		pid, warm = start(t, control, c)
-		return pid
-	})
+	got := s.play(t, dir, z.begin(t, &warm))
 	if got != want {
 		t.Error(got.difference(want))
 	}

@@ -300,7 +300,10 @@ func (c *conn) receive(b, oob []byte) (n, oobn int, err error) {
 	if err == nil && n == 0 {
 		err = ErrEnded
 	}
-	return max(n, 0), max(oobn, 0), err // recvmsg(2) says -1 with an error
+	if err != nil {
+		return 0, 0, err
+	}
+	return n, oobn, nil
 }
 
 // receiveLine reads a packet of text.
