@@ -20,7 +20,7 @@ const (
 	loadTime = 2 * time.Minute  // of an interpreter, for its start and its imports
 	forkTime = 10 * time.Second // of a zygote, for a spare
 	useTime  = 5 * time.Second  // of a spare, until it begins with its command
-	dieTime  = 5 * time.Second  // of a killed spare, until it is reaped
+	dieTime  = 5 * time.Second  // of a killed spare, until it has been reaped
 )
 
 // nursery holds the zygotes and spares of the box. Each belongs to a client and ends when that
@@ -32,7 +32,8 @@ const (
 //
 // Lock order: the reaper's lock, mu, that of a client.
 type nursery struct {
-	reaper *reaper
+	reaper  *reaper
+	useTime time.Duration
 
 	mu      sync.Mutex
 	zygotes map[key]*nurse
@@ -65,7 +66,7 @@ type spare struct {
 }
 
 func newNursery(r *reaper) *nursery {
-	n := &nursery{reaper: r, zygotes: map[key]*nurse{}, waiting: map[key]*spare{}}
+	n := &nursery{reaper: r, useTime: useTime, zygotes: map[key]*nurse{}, waiting: map[key]*spare{}}
 	r.left = n.left
 	return n
 }
@@ -287,16 +288,13 @@ func (n *nursery) take(k key) *spare {
 
 // use gives s a command. It takes ownership of s and stdio.
 func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
-	defer unix.Close(s.FD)
-	defer closeFDs(stdio)
-	of := s.of.m.Spawn
-	if m.UID != of.UID || m.GID != of.GID || !slices.Equal(m.Rlimits, of.Rlimits) {
-		n.reaper.abandon(s.born)
-		s.c.send(wire.TypeFailed, s.key.id, failed(wire.StepSpare, unix.EINVAL).Marshal())
-		return
+	warm, err := false, error(unix.EINVAL)
+	if of := s.of.m.Spawn; m.UID == of.UID && m.GID == of.GID && slices.Equal(m.Rlimits, of.Rlimits) {
+		warm, err = s.Run(zygote.Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, Stdio: [3]int(stdio)}, n.useTime)
 	}
-	warm, err := s.Run(zygote.Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, Stdio: [3]int(stdio)}, useTime)
+	closeFDs(stdio)
 	if err == nil {
+		unix.Close(s.FD)
 		typ := byte(wire.TypeStarted)
 		if warm {
 			typ = wire.TypeTaken
@@ -306,7 +304,9 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 		return
 	}
 	n.reaper.abandon(s.born)
-	s.c.send(wire.TypeFailed, s.key.id, s.whyNot(err).Marshal())
+	why := s.whyNot(err)
+	unix.Close(s.FD)
+	s.c.send(wire.TypeFailed, s.key.id, why.Marshal())
 }
 
 // setupSteps are the steps of zygote.SetupError.
