@@ -147,8 +147,13 @@ def start():
         COLD_MODULES["linecache"].clearcache()
     zygote.modules = set(sys.modules)
     zygote.exit_functions = exit_functions()[0]
+    zygote.c_library = None
+    if "ctypes" in sys.modules:
+        zygote.c_library = CLibrary(sys.modules["ctypes"])
+        zygote.modules.update(set(sys.modules))
     gc.collect()
-    zygote.ends_in_full = harmful_extension(zygote.modules - set(COLD_MODULES)) or has_finalizers(gc.get_objects())
+    loaded = zygote.modules - set(COLD_MODULES) - set(["_ctypes"] if zygote.c_library else [])
+    zygote.ends_in_full = harmful_extension(loaded) or has_finalizers(gc.get_objects())
     gc.disable()
     gc.freeze()
 
@@ -654,6 +659,26 @@ def harmful_extension(names):
     return False
 
 
+class CLibrary:
+    """What a program can do by a preloaded ctypes, for example numpy's, that a fast end would lose."""
+
+    def __init__(self, ctypes):
+        self.fflush = ctypes.CDLL(None).fflush
+        self.function = ctypes._CFuncPtr
+        self.loaded = self.libraries()
+
+    def libraries(self):
+        with open("/proc/self/maps", "rb") as f:
+            return {line.split(b"/", 1)[1] for line in f.read().splitlines() if b".so" in line and b"/" in line}
+
+    def is_harmful(self, objects):
+        """Whether a function of the program can be called by C, or a library of its own has been loaded."""
+        if any(issubclass(kind, self.function) for kind in set(map(type, objects))):
+            return True
+        extensions = [os.fsencode(getattr(sys.modules[name], "__file__", None) or "/")[1:] for name in set(sys.modules) - zygote.modules]
+        return not self.libraries() <= self.loaded.union(extensions)
+
+
 def has_finalizers(objects):
     """Whether one of objects does something when it goes: a file, a suspended generator, __del__."""
     ours = {id(s) for stream in zygote.streams for s in (stream, stream.buffer, stream.buffer.raw)}
@@ -785,6 +810,8 @@ def end_fast(program, status, interrupted):
         sys.stderr.flush()
     except BaseException:
         return
+    if zygote.c_library is not None:
+        zygote.c_library.fflush(None)
     if interrupted:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
         os.kill(os.getpid(), _signal.SIGINT)
@@ -800,11 +827,13 @@ def exit_functions():
 
 
 def needs_full_end(program):
+    objects = gc.get_objects()
     return (
         _thread._count()
         or (sys.stdin, sys.stdout, sys.stderr) != program.streams
         or harmful_extension(set(sys.modules) - zygote.modules)
-        or has_finalizers(gc.get_objects())
+        or has_finalizers(objects)
+        or zygote.c_library is not None and zygote.c_library.is_harmful(objects)
     )
 
 

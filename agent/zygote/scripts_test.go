@@ -276,6 +276,8 @@ var scripts = []script{
 	code("resource warning", "import warnings; warnings.simplefilter('always'); f = open('/dev/null')"),
 	code("database", "import sqlite3\nc = sqlite3.connect('x.db'); c.execute('create table t (a)'); c.execute('insert into t values (1)'); c.commit(); print(c.execute('select * from t').fetchall())"),
 	code("C library", "import ctypes\nctypes.CDLL(None).printf(b'from C\\n')"),
+	code("C library used in passing", "import ctypes\ndef f(): ctypes.CDLL(None).printf(b'from C\\n')\nf()\nprint('Python')"),
+	code("C library calls back", "import ctypes\n@ctypes.CFUNCTYPE(None)\ndef f(): import os; os.write(1, b'called\\n')\nctypes.CDLL(None).on_exit(f, None)\nprint('Python')"),
 	code("unraisable", "import sys\nsys.unraisablehook = lambda u: print('unraisable', u.exc_type)\nclass A:\n  def __del__(self): 1/0\na = A()"),
 	code("shadowed builtins", "def print(*a): raise KeyError\nimport sys\nsys.exit = None"),
 	code("no builtins", "import builtins\nfor n in list(vars(builtins)):\n  if n not in ('print', '__import__'): delattr(builtins, n)\nprint(3)"),
