@@ -43,6 +43,8 @@ Module = type(sys)
 SlotWrapper = type(object.__init__)
 FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 MEMORY_FILES = (io.StringIO, io.BytesIO)
+PAGE = os.sysconf("SC_PAGESIZE")
+MAX_GROWTH = 64 << 20  # bytes that a program may have needed for a fast end
 HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
 exec_program = __builtins__["exec"]
@@ -52,6 +54,9 @@ exec_program = __builtins__["exec"]
 STARTUP_PREFIXES = (b"PYTHON", b"LC_", b"LD_", b"GLIBC_", b"MALLOC_", b"OMP_", b"OPENBLAS_", b"GOTO_", b"MKL_",
                     b"BLIS_", b"VECLIB_", b"NUMEXPR_", b"NPY_", b"NUMPY_")
 STARTUP_NAMES = frozenset([b"LANG", b"LANGUAGE", b"LOCPATH", b"GCONV_PATH", b"HOME", b"PATH"])
+
+# Options that the zygote's interpreter may have, and with it all its commands.
+OPTIONS = (b"-B", b"-E", b"-I", b"-O", b"-OO", b"-P", b"-s", b"-S")
 
 # Variables with which an interpreter does more at its start or its end than is done here.
 REFUSED_VARIABLES = (b"PYTHONINSPECT", b"PYTHONVERBOSE", b"PYTHONDEBUG", b"PYTHONDEVMODE", b"PYTHONTRACEMALLOC",
@@ -104,9 +109,9 @@ def start():
     for name in REFUSED_VARIABLES:
         if variables.get(name):
             refuse("%s is set; commands start cold" % name.decode())
-    flags = sys.flags
-    if flags.inspect or flags.interactive or flags.verbose or flags.debug or flags.dev_mode or sys._xoptions:
-        refuse("the interpreter has an option that is not supported; commands start cold")
+    for option in zygote.command[1:]:
+        if option not in OPTIONS:
+            refuse("option %s of the interpreter is not supported; commands start cold" % os.fsdecode(option))
     if getattr(sys.stdout, "write_through", True) or sys.stdin is None or sys.stderr is None:
         refuse("the interpreter's output is unbuffered, or is missing; commands start cold")
     if sys.getfilesystemencoding() != "utf-8":
@@ -127,7 +132,7 @@ def start():
     if (mine.st_dev, mine.st_ino) != (found.st_dev, found.st_ino):
         refuse("%s starts another program as interpreter; commands start cold" % os.fsdecode(zygote.program))
 
-    zygote.safe_path = bool(getattr(flags, "safe_path", flags.isolated))
+    zygote.safe_path = bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
     if not zygote.safe_path:
         del sys.path[0]
     if zygote.atexit is not None:
@@ -156,6 +161,7 @@ def start():
     zygote.ends_in_full = harmful_extension(loaded) or has_finalizers(gc.get_objects())
     gc.disable()
     gc.freeze()
+    zygote.resident = resident()
 
 
 def watch(variables):
@@ -819,6 +825,22 @@ def end_fast(program, status, interrupted):
     os._exit(status)
 
 
+def flush_before_c(program):
+    """Writes what Python has buffered before what C has, as the interpreter does at a normal end.
+
+    A SystemExit makes it write stdout of C first, and we have no other way to end it with status 0.
+    """
+    names = set(sys.modules)
+    if "_ctypes" not in names and not harmful_extension(names - set(COLD_MODULES)):
+        return  # C has nothing
+    for finish in getattr(sys.modules.get("threading"), "_shutdown", None), exit_functions()[1], getattr(sys.stdout, "flush", None):
+        try:
+            if finish is not None:
+                finish()
+        except BaseException:
+            pass  # it has been reported, or will be
+
+
 def exit_functions():
     """How many functions are registered with atexit, and the function that calls them."""
     # Up to 3.9, loading the module once more would drop the functions.
@@ -826,7 +848,16 @@ def exit_functions():
     return (atexit._ncallbacks(), atexit._run_exitfuncs) if atexit else (0, None)
 
 
+def resident():
+    """The memory of the process, in bytes."""
+    with open("/proc/self/statm", "rb") as f:
+        return int(f.read().split()[1]) * PAGE
+
+
 def needs_full_end(program):
+    # A list of all objects of a large program could exceed its limit.
+    if resident() > zygote.resident + MAX_GROWTH:
+        return True
     objects = gc.get_objects()
     return (
         _thread._count()
@@ -892,6 +923,8 @@ def main(*unused):
                 end_fast(program, status, interrupted)
             except Exception:
                 pass  # a program can break much; the interpreter ends in full then
+            if failed is None:
+                flush_before_c(program)
     finally:
         gc.unfreeze()
         settrace(trace)

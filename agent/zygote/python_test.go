@@ -120,6 +120,30 @@ func TestRandomPrograms(t *testing.T) {
 	}
 }
 
+// The interpreter's own options are those of all commands, which have them too.
+func TestOptions(t *testing.T) {
+	options := []string{"-B", "-O", "-s"}
+	control, err := loadCommand(t, append([]string{"python3"}, options...), baseEnv, "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := &warm{control: control}
+	for _, s := range []script{
+		code("flags", "import sys; print(sys.argv, getattr(sys, 'orig_argv', 0), sys.flags, sys.dont_write_bytecode, __debug__)\nassert False", "a"),
+		executed(code("other options", "import sys; print(sys.flags)")),
+	} {
+		if !s.cold {
+			s.args = append(options, s.args...)
+		}
+		t.Run(s.name, func(t *testing.T) { s.compare(t, z) })
+	}
+	t.Run("unknown", func(t *testing.T) {
+		if _, err := loadCommand(t, []string{"python3", "-x"}, baseEnv); err == nil || !strings.Contains(err.Error(), "option -x of the interpreter is not supported") {
+			t.Error(err)
+		}
+	})
+}
+
 // Two spares have values of their own, although they come from one process.
 func TestRandomValuesDiffer(t *testing.T) {
 	z := newZygote(t, "random", "uuid", "tempfile")

@@ -258,6 +258,7 @@ var scripts = []script{
 	code("finalizer in a cycle", "class A:\n  def __del__(self): print('del', self.x)\na = A(); a.a = a; a.x = 3; del a"),
 	code("finalizer without collector", "class A:\n  __slots__ = ()\n  def __del__(self): print('del')\na = A()"),
 	code("finalizer of a class", "class M(type):\n  def __del__(self): print('del', self)\nclass A(metaclass=M): pass\n"),
+	code("much memory", "x = [[i] for i in range(1_000_000)]\nclass A:\n  def __del__(self): print('del')\nx.append(A())"),
 	code("weakref.finalize", "import weakref\nclass A: pass\na = A(); weakref.finalize(a, print, 'finalized')"),
 	code("weakref callback", "import weakref\nclass A: pass\na = A(); r = weakref.ref(a, lambda r: print('gone'))"),
 	code("generator", "def g():\n  try: yield 1\n  finally: print('finally')\nx = g(); next(x)"),
