@@ -551,6 +551,7 @@ class Program:
         sys.excepthook = sys.__excepthook__
         for name in "last_type", "last_value", "last_traceback", "last_exc":
             sys.__dict__.pop(name, None)
+        refresh_preloaded()
         make_streams()
         self.streams = sys.stdin, sys.stdout, sys.stderr
 
@@ -604,6 +605,18 @@ class Program:
                 os.lseek(again, 0, os.SEEK_SET)
                 os.dup2(again, 0)
             execute(command, sock)
+
+
+def refresh_preloaded():
+    """Gives modules of the library what they have noted of the process that has imported them."""
+    logging = sys.modules.get("logging")
+    if logging is not None:
+        logging._startTime = time.time_ns() if type(logging._startTime) is int else time.time()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        directory = current_directory()
+        process.ORIGINAL_DIR = directory and os.path.abspath(directory)
+        process._current_process._config["authkey"] = process.AuthenticationString(os.urandom(32))
 
 
 def remember_source(source):

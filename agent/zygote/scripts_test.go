@@ -279,6 +279,8 @@ var scripts = []script{
 	code("C library", "import ctypes\nctypes.CDLL(None).printf(b'from C\\n')"),
 	code("C library used in passing", "import ctypes\ndef f(): ctypes.CDLL(None).printf(b'from C\\n')\nf()\nprint('Python')"),
 	code("C library calls back", "import ctypes\n@ctypes.CFUNCTYPE(None)\ndef f(): import os; os.write(1, b'called\\n')\nctypes.CDLL(None).on_exit(f, None)\nprint('Python')"),
+	file("logging since when", "import logging\nlogging.basicConfig(format='%(relativeCreated)d')\nr = logging.LogRecord('x', 1, 'x', 1, 'x', (), None)\nprint(0 <= r.relativeCreated < 5000)"),
+	file("where spawned processes begin", "import multiprocessing.process as p, os\nprint(p.ORIGINAL_DIR == os.getcwd())"),
 	code("unraisable", "import sys\nsys.unraisablehook = lambda u: print('unraisable', u.exc_type)\nclass A:\n  def __del__(self): 1/0\na = A()"),
 	code("shadowed builtins", "def print(*a): raise KeyError\nimport sys\nsys.exit = None"),
 	code("no builtins", "import builtins\nfor n in list(vars(builtins)):\n  if n not in ('print', '__import__'): delattr(builtins, n)\nprint(3)"),
