@@ -51,6 +51,7 @@ var rows = []row{
 
 	{"agent/files/proto", nil, "both halves of a file operation read this: it must stay small enough to review"},
 	{"agent/dial", nil, "runs in a box as its user, like agent/files"},
+	{"agent/zygote", nil, "both sides of a socket to code of a box's user: it must stay small enough to review"},
 	{"agent/files", []string{"internal/glob", "internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
 	{"agent/role", []string{"agent", "agent/dial", "agent/files"}, "wires the programs that run in boxes, it decides nothing"},

@@ -50,6 +50,8 @@ Module = type(sys)
 SlotWrapper = type(object.__init__)
 FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 MEMORY_FILES = (io.StringIO, io.BytesIO)
+PAGE = os.sysconf("SC_PAGESIZE")
+MAX_GROWTH = 64 << 20  # bytes that a program may have needed for a fast end
 HAS_GC = 1 << 14  # Py_TPFLAGS_HAVE_GC
 
 exec_program = __builtins__["exec"]
@@ -59,6 +61,9 @@ exec_program = __builtins__["exec"]
 STARTUP_PREFIXES = (b"PYTHON", b"LC_", b"LD_", b"GLIBC_", b"MALLOC_", b"OMP_", b"OPENBLAS_", b"GOTO_", b"MKL_",
                     b"BLIS_", b"VECLIB_", b"NUMEXPR_", b"NPY_", b"NUMPY_")
 STARTUP_NAMES = frozenset([b"LANG", b"LANGUAGE", b"LOCPATH", b"GCONV_PATH", b"HOME", b"PATH"])
+
+# Options that the zygote's interpreter may have, and with it all its commands.
+OPTIONS = (b"-B", b"-E", b"-I", b"-O", b"-OO", b"-P", b"-s", b"-S")
 
 # Variables with which an interpreter does more at its start or its end than is done here.
 REFUSED_VARIABLES = (b"PYTHONINSPECT", b"PYTHONVERBOSE", b"PYTHONDEBUG", b"PYTHONDEVMODE", b"PYTHONTRACEMALLOC",
@@ -111,9 +116,9 @@ def start():
     for name in REFUSED_VARIABLES:
         if variables.get(name):
             refuse("%s is set; commands start cold" % name.decode())
-    flags = sys.flags
-    if flags.inspect or flags.interactive or flags.verbose or flags.debug or flags.dev_mode or sys._xoptions:
-        refuse("the interpreter has an option that is not supported; commands start cold")
+    for option in zygote.command[1:]:
+        if option not in OPTIONS:
+            refuse("option %s of the interpreter is not supported; commands start cold" % os.fsdecode(option))
     if getattr(sys.stdout, "write_through", True) or sys.stdin is None or sys.stderr is None:
         refuse("the interpreter's output is unbuffered, or is missing; commands start cold")
     if sys.getfilesystemencoding() != "utf-8":
@@ -134,7 +139,7 @@ def start():
     if (mine.st_dev, mine.st_ino) != (found.st_dev, found.st_ino):
         refuse("%s starts another program as interpreter; commands start cold" % os.fsdecode(zygote.program))
 
-    zygote.safe_path = bool(getattr(flags, "safe_path", flags.isolated))
+    zygote.safe_path = bool(getattr(sys.flags, "safe_path", sys.flags.isolated))
     if not zygote.safe_path:
         del sys.path[0]
     if zygote.atexit is not None:
@@ -154,10 +159,16 @@ def start():
         COLD_MODULES["linecache"].clearcache()
     zygote.modules = set(sys.modules)
     zygote.exit_functions = exit_functions()[0]
+    zygote.c_library = None
+    if "ctypes" in sys.modules:
+        zygote.c_library = CLibrary(sys.modules["ctypes"])
+        zygote.modules.update(set(sys.modules))
     gc.collect()
-    zygote.ends_in_full = harmful_extension(zygote.modules - set(COLD_MODULES)) or has_finalizers(gc.get_objects())
+    loaded = zygote.modules - set(COLD_MODULES) - set(["_ctypes"] if zygote.c_library else [])
+    zygote.ends_in_full = harmful_extension(loaded) or has_finalizers(gc.get_objects())
     gc.disable()
     gc.freeze()
+    zygote.resident = resident()
 
 
 def watch(variables):
@@ -555,6 +566,7 @@ class Program:
         sys.excepthook = sys.__excepthook__
         for name in "last_type", "last_value", "last_traceback", "last_exc":
             sys.__dict__.pop(name, None)
+        refresh_preloaded()
         make_streams()
         self.streams = sys.stdin, sys.stdout, sys.stderr
 
@@ -608,6 +620,18 @@ class Program:
                 os.lseek(again, 0, os.SEEK_SET)
                 os.dup2(again, 0)
             execute(command, sock)
+
+
+def refresh_preloaded():
+    """Gives modules of the library what they have noted of the process that has imported them."""
+    logging = sys.modules.get("logging")
+    if logging is not None:
+        logging._startTime = time.time_ns() if type(logging._startTime) is int else time.time()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        directory = current_directory()
+        process.ORIGINAL_DIR = directory and os.path.abspath(directory)
+        process._current_process._config["authkey"] = process.AuthenticationString(os.urandom(32))
 
 
 def remember_source(source):
@@ -667,6 +691,26 @@ def harmful_extension(names):
             if name not in HARMLESS_EXTENSIONS and not name.startswith("numpy."):
                 return True
     return False
+
+
+class CLibrary:
+    """What a program can do by a preloaded ctypes, for example numpy's, that a fast end would lose."""
+
+    def __init__(self, ctypes):
+        self.fflush = ctypes.CDLL(None).fflush
+        self.function = ctypes._CFuncPtr
+        self.loaded = self.libraries()
+
+    def libraries(self):
+        with open("/proc/self/maps", "rb") as f:
+            return {line.split(b"/", 1)[1] for line in f.read().splitlines() if b".so" in line and b"/" in line}
+
+    def is_harmful(self, objects):
+        """Whether a function of the program can be called by C, or a library of its own has been loaded."""
+        if any(issubclass(kind, self.function) for kind in set(map(type, objects))):
+            return True
+        extensions = [os.fsencode(getattr(sys.modules[name], "__file__", None) or "/")[1:] for name in set(sys.modules) - zygote.modules]
+        return not self.libraries() <= self.loaded.union(extensions)
 
 
 def has_finalizers(objects):
@@ -800,11 +844,29 @@ def end_fast(program, status, interrupted):
         sys.stderr.flush()
     except BaseException:
         return
+    if zygote.c_library is not None:
+        zygote.c_library.fflush(None)
     if interrupted:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
         os.kill(os.getpid(), _signal.SIGINT)
         status = 130
     os._exit(status)
+
+
+def flush_before_c(program):
+    """Writes what Python has buffered before what C has, as the interpreter does at a normal end.
+
+    A SystemExit makes it write stdout of C first, and we have no other way to end it with status 0.
+    """
+    names = set(sys.modules)
+    if "_ctypes" not in names and not harmful_extension(names - set(COLD_MODULES)):
+        return  # C has nothing
+    for finish in getattr(sys.modules.get("threading"), "_shutdown", None), exit_functions()[1], getattr(sys.stdout, "flush", None):
+        try:
+            if finish is not None:
+                finish()
+        except BaseException:
+            pass  # it has been reported, or will be
 
 
 def exit_functions():
@@ -814,12 +876,23 @@ def exit_functions():
     return (atexit._ncallbacks(), atexit._run_exitfuncs) if atexit else (0, None)
 
 
+def resident():
+    """The memory of the process, in bytes."""
+    with open("/proc/self/statm", "rb") as f:
+        return int(f.read().split()[1]) * PAGE
+
+
 def needs_full_end(program):
+    # A list of all objects of a large program could exceed its limit.
+    if resident() > zygote.resident + MAX_GROWTH:
+        return True
+    objects = gc.get_objects()
     return (
         _thread._count()
         or (sys.stdin, sys.stdout, sys.stderr) != program.streams
         or harmful_extension(set(sys.modules) - zygote.modules)
-        or has_finalizers(gc.get_objects())
+        or has_finalizers(objects)
+        or zygote.c_library is not None and zygote.c_library.is_harmful(objects)
     )
 
 
@@ -878,6 +951,8 @@ def main(*unused):
                 end_fast(program, status, interrupted)
             except Exception:
                 pass  # a program can break much; the interpreter ends in full then
+            if failed is None:
+                flush_before_c(program)
     finally:
         gc.unfreeze()
         settrace(trace)

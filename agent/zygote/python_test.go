@@ -44,9 +44,9 @@ func TestSameAsANewInterpreter(t *testing.T) {
 
 // So it is with modules that are there before, except that sys.modules has them.
 func TestSameWithPreloadedModules(t *testing.T) {
-	z := newZygote(t, "json", "re", "random", "logging", "threading", "subprocess", "asyncio", "sqlite3", "multiprocessing.util")
+	z := newZygote(t, "json", "re", "random", "logging", "threading", "subprocess", "asyncio", "ctypes", "multiprocessing.util")
 	for i, s := range scripts {
-		if strings.HasPrefix(s.name, "state") || !testutil.Full() && i%8 != 0 {
+		if strings.HasPrefix(s.name, "state") || !testutil.Full() && i%8 != 0 && !strings.Contains(s.name, "C library") && !strings.Contains(s.name, "spawn") {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
@@ -120,16 +120,41 @@ func TestRandomPrograms(t *testing.T) {
 	}
 }
 
+// The interpreter's own options are those of all commands, which have them too.
+func TestOptions(t *testing.T) {
+	options := []string{"-B", "-O", "-s"}
+	control, err := loadCommand(t, append([]string{"python3"}, options...), baseEnv, "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := &warm{control: control}
+	for _, s := range []script{
+		code("flags", "import sys; print(sys.argv, getattr(sys, 'orig_argv', 0), sys.flags, sys.dont_write_bytecode, __debug__)\nassert False", "a"),
+		executed(code("other options", "import sys; print(sys.flags)")),
+	} {
+		if !s.cold {
+			s.args = append(options, s.args...)
+		}
+		t.Run(s.name, func(t *testing.T) { s.compare(t, z) })
+	}
+	t.Run("unknown", func(t *testing.T) {
+		if _, err := loadCommand(t, []string{"python3", "-x"}, baseEnv); err == nil || !strings.Contains(err.Error(), "option -x of the interpreter is not supported") {
+			t.Error(err)
+		}
+	})
+}
+
 // Two spares have values of their own, although they come from one process.
 func TestRandomValuesDiffer(t *testing.T) {
-	z := newZygote(t, "random", "uuid", "tempfile")
-	s := code("random", "import random, uuid, tempfile, os; print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()), os.urandom(8))")
+	z := newZygote(t, "random", "uuid", "tempfile", "multiprocessing.process")
+	s := code("random", "import random, uuid, tempfile, multiprocessing.process as m; print(random.random(), uuid.uuid4(), next(tempfile._get_candidate_names()), bytes(m.current_process().authkey).hex())")
 	first, second := s.play(t, t.TempDir(), z.begin(t, nil)), s.play(t, t.TempDir(), z.begin(t, nil))
 	if first.status != "exit 0" || second.status != "exit 0" {
 		t.Fatal(first, second)
 	}
+	words := strings.Fields(second.stdout)
 	for i, word := range strings.Fields(first.stdout) {
-		if word == strings.Fields(second.stdout)[i] {
+		if word == words[i] {
 			t.Errorf("both have %q", word)
 		}
 	}

@@ -39,6 +39,11 @@ func interpreter(t testing.TB) string {
 // load starts a zygote. It ends with the test.
 func load(t testing.TB, env []string, preload ...string) (control int, err error) {
 	t.Helper()
+	return loadCommand(t, []string{"python3"}, env, preload...)
+}
+
+func loadCommand(t testing.TB, command, env []string, preload ...string) (control int, err error) {
+	t.Helper()
 	path := interpreter(t)
 	ours, theirs, err := Pair()
 	if err != nil {
@@ -52,7 +57,7 @@ func load(t testing.TB, env []string, preload ...string) (control int, err error
 	defer null.Close()
 	// The shell closes descriptor 3, which ExtraFiles cannot leave out.
 	shell := []string{"-c", `exec "$@" 3<&-`, "sh", path}
-	cmd := exec.Command("/bin/sh", append(shell, Args([]string{"python3"})[1:]...)...)
+	cmd := exec.Command("/bin/sh", append(shell, Args(command)[1:]...)...)
 	cmd.Env = env
 	cmd.ExtraFiles = []*os.File{null, end}
 	if os.Getenv("ZYGOTE_TEST_STDERR") != "" {
@@ -68,7 +73,7 @@ func load(t testing.TB, env []string, preload ...string) (control int, err error
 		unix.Close(ours)
 		cmd.Wait()
 	})
-	return ours, Load(ours, []string{"python3"}, preload, patience)
+	return ours, Load(ours, command, preload, patience)
 }
 
 // warm runs commands by spares of one zygote.
