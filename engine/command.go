@@ -100,7 +100,9 @@ type Result struct {
 	Signal syscall.Signal
 	// Limit describes the limit behind the verdict for people, such as "64 MiB"; empty
 	// if there is none.
-	Limit   string
+	Limit string
+	// Warm says that a spare of a zygote took the command over.
+	Warm    bool
 	Receipt Receipt
 }
 

@@ -19,6 +19,10 @@ const (
 	maxZygoteProgram = 4096 // bytes: PATH_MAX
 )
 
+// zygoteOptions are the options of Python with which a zygote can run: they change nothing that a
+// command could give it later.
+var zygoteOptions = []string{"-B", "-E", "-I", "-O", "-OO", "-P", "-s", "-S"}
+
 // Zygote is an interpreter that a box keeps warm. A command that uses it is taken over by a
 // spare, a process that was forked from the interpreter ahead of time, instead of starting a
 // new one. The command has its own limits, receipt and end, as if it had been started; it
@@ -30,9 +34,9 @@ type Zygote struct {
 	// Name is 1 to 32 of a-z, 0-9 and "-", starting with a letter or digit, and unique in its
 	// box. A command asks for the zygote by this name.
 	Name string `json:"name" yaml:"name" doc:"Name by which a command asks for it."`
-	// Command is the program of the interpreter, as commands name it in their first argument:
-	// one element, python3 for example, or the path of a Python 3.
-	Command []string `json:"command" yaml:"command" doc:"The interpreter, as commands name it in their first argument."`
+	// Command is how commands call the interpreter: its program, such as python3 or the absolute
+	// path of a Python 3, and options among -B, -E, -I, -O, -OO, -P, -s and -S.
+	Command []string `json:"command" yaml:"command" doc:"How commands call the interpreter: the program, and options of it."`
 	// Preload are the modules that the interpreter imports ahead of time, at most
 	// MaxZygotePreload, such as "json" or "os.path". One that cannot be imported leaves the box
 	// without this zygote; its commands are started.
@@ -59,38 +63,31 @@ func (z Zygote) Serves(args []string) bool {
 }
 
 // FindZygote returns the zygote of zygotes for a command: the one called name or, if name is
-// empty, the one that matches args. It returns nil if there is none for an empty name. A name
+// empty, the one that matches most of args. It returns nil if there is none for an empty name. A name
 // that zygotes does not have, or whose zygote runs another interpreter than args, is a
 // *[FieldError].
 func FindZygote(zygotes []Zygote, name string, args []string) (*Zygote, error) {
+	var best *Zygote
+	var names []string
 	for i := range zygotes {
 		z := &zygotes[i]
+		names = append(names, Quote(z.Name))
 		switch {
-		case name == "" && z.Match && z.Serves(args), name == z.Name && z.Serves(args):
+		case name == "" && z.Match && z.Serves(args) && (best == nil || len(best.Command) < len(z.Command)):
+			best = z
+		case name == z.Name && z.Serves(args):
 			return z, nil
 		case name == z.Name:
-			return nil, refuse("zygote", Quote(name), "runs commands that begin with %s: change args, or leave zygote empty", strings.Join(quoteAll(z.Command), " "))
+			return nil, refuse("zygote", Quote(name), "runs commands that begin with %s: change args, or leave zygote empty", Quote(strings.Join(z.Command, " ")))
 		}
 	}
-	if name == "" {
-		return nil, nil
+	switch {
+	case name == "":
+		return best, nil
+	case len(zygotes) == 0:
+		return nil, refuse("zygote", Quote(name), "must be empty: the box has no zygotes")
 	}
-	if len(zygotes) == 0 {
-		return nil, refuse("zygote", Quote(name), "the box has no zygotes: leave it empty, or add the zygote to the profile")
-	}
-	var names []string
-	for _, z := range zygotes {
-		names = append(names, Quote(z.Name))
-	}
-	return nil, refuse("zygote", Quote(name), "unknown; the box has %s", strings.Join(names, ", "))
-}
-
-func quoteAll(list []string) []string {
-	quoted := make([]string, len(list))
-	for i, s := range list {
-		quoted[i] = Quote(s)
-	}
-	return quoted
+	return nil, refuse("zygote", Quote(name), "must be empty or one of %s", strings.Join(names, ", "))
 }
 
 // IsZygoteName reports whether a zygote can be called name.
@@ -125,8 +122,13 @@ func (z Zygote) validate(at string) error {
 	if !IsZygoteName(z.Name) {
 		return refuse(at+".name", Quote(z.Name), `must be 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, maxZygoteName)
 	}
-	if len(z.Command) != 1 {
-		return refuse(at+".command", fmt.Sprintf("%d elements", len(z.Command)), `must be one, the program of an interpreter such as "python3"; its options belong to commands`)
+	if len(z.Command) == 0 {
+		return refuse(at+".command", "[]", `must be an interpreter such as ["python3"]`)
+	}
+	for i, option := range z.Command[1:] {
+		if !slices.Contains(zygoteOptions, option) || slices.Contains(z.Command[1:1+i], option) {
+			return refuse(fmt.Sprintf("%s.command[%d]", at, i+1), Quote(option), "must be one of the options %s, each once; others belong to commands", strings.Join(zygoteOptions, ", "))
+		}
 	}
 	program := z.Command[0]
 	if len(program) > maxZygoteProgram || strings.ContainsRune(program, 0) || !strings.HasPrefix(path.Base(program), "python") {

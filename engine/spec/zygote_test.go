@@ -41,7 +41,10 @@ func TestValidateZygotes(t *testing.T) {
 		{"match twice", []Zygote{{Name: "a", Command: []string{"python3"}, Match: true}, {Name: "b", Command: []string{"python3"}, Match: true}}, "zygotes[1].match"},
 		{"match once", []Zygote{{Name: "a", Command: []string{"python3"}, Match: true}, {Name: "b", Command: []string{"python3"}}}, ""},
 		{"no command", command(), "zygotes[0].command"},
-		{"command with options", command("python3", "-I"), "zygotes[0].command"},
+		{"command with options", command("python3", "-I", "-OO", "-S"), ""},
+		{"command with another option", command("python3", "-u"), "zygotes[0].command[1]"},
+		{"command with an option twice", command("python3", "-I", "-I"), "zygotes[0].command[2]"},
+		{"command with a program", command("python3", "x.py"), "zygotes[0].command[1]"},
 		{"command path", command("/usr/local/bin/python3.12"), ""},
 		{"command relative", command("bin/python3"), "zygotes[0].command[0]"},
 		{"command of another language", command("node"), "zygotes[0].command[0]"},
@@ -68,6 +71,7 @@ func TestFindZygote(t *testing.T) {
 		{Name: "old", Command: []string{"/opt/python2"}, Match: true},
 		{Name: "bare", Command: []string{"python3"}},
 		{Name: "py", Command: []string{"python3"}, Match: true},
+		{Name: "isolated", Command: []string{"python3", "-I"}, Match: true},
 	}
 	for _, c := range []struct {
 		name  string
@@ -77,6 +81,9 @@ func TestFindZygote(t *testing.T) {
 	}{
 		{"", "python3 -c pass", "py", ""},
 		{"", "python3", "py", ""},
+		{"", "python3 -I x", "isolated", ""},
+		{"", "python3 x -I", "py", ""},
+		{"isolated", "python3 x", "", "zygote"},
 		{"", "/opt/python2 x", "old", ""},
 		{"", "python2 x", "", ""},
 		{"", "python3.12", "", ""},
