@@ -22,6 +22,7 @@ const ControlFD = 3
 type agent struct {
 	reaper   *reaper
 	managed  *table
+	nursery  *nursery
 	sandbox  *sandbox   // in which commands run; nil if they run in the box itself
 	self     *os.File   // the binary that runs here, O_PATH
 	listener *os.File   // listening socket, blocking
@@ -138,6 +139,7 @@ func setUp(frame *wire.Frame) (*agent, error) {
 	return &agent{
 		reaper:   reaper,
 		managed:  managed,
+		nursery:  newNursery(reaper),
 		sandbox:  box,
 		self:     self,
 		listener: files[0],

@@ -46,6 +46,13 @@ func (c *client) sendLocked(typ byte, id uint32, body []byte, fds ...int) {
 	}
 }
 
+// hasLeft reports whether leave was called.
+func (c *client) hasLeft() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gone
+}
+
 // leave makes send do nothing from now on.
 func (c *client) leave() {
 	c.mu.Lock()

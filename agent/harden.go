@@ -102,7 +102,7 @@ func renounce() error {
 		return os.NewSyscallError("capset", err)
 	}
 	// CAP_SETPCAP goes last, because the other steps need it.
-	for _, c := range []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_SETPCAP} {
+	for _, c := range []uintptr{unix.CAP_CHOWN, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_WAKE_ALARM, unix.CAP_SETPCAP} {
 		if c == unix.CAP_SETPCAP {
 			if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRootForGood, 0, 0, 0); err != nil {
 				return os.NewSyscallError("prctl(PR_SET_SECUREBITS)", err)

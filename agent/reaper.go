@@ -23,6 +23,8 @@ type reaper struct {
 	born chan struct{} // signalled after every birth: there is a child to wait for
 	// managed takes the status of a managed process. It must not wait.
 	managed func(number uint32, status unix.WaitStatus)
+	// left hears of the end of each command, under the lock; nil: nobody does.
+	left func(key)
 	// sandbox is the process without which the box is lost; 0 if there is none.
 	sandbox int
 
@@ -31,10 +33,15 @@ type reaper struct {
 	births   map[*newborn]struct{}
 }
 
-// newborn is a process that birth is starting: a command that is not in reaper.commands yet.
+// newborn is a process that birth is starting or that claim has claimed: a command that is not in
+// reaper.commands yet.
 type newborn struct {
 	// pid is written by the kernel, before the process can run; 0 before. Read it atomically.
 	pid int32
+	// Of a claimed process: over is closed when it has been reaped, and end is called then, under
+	// the reaper's lock.
+	over chan struct{}
+	end  func()
 
 	// Under the reaper's lock.
 	ended  bool
@@ -96,6 +103,11 @@ func (r *reaper) reap(pid int) error {
 	for b := range r.births {
 		if !b.ended && atomic.LoadInt32(&b.pid) == int32(pid) {
 			b.ended, b.status = true, status
+			if b.end != nil {
+				delete(r.births, b)
+				close(b.over)
+				b.end()
+			}
 			break
 		}
 	}
@@ -120,6 +132,9 @@ func (r *reaper) hangUp(conn *wire.Conn) {
 
 // report tells the client of the end of a command, if the client is still there.
 func (r *reaper) report(k key, status unix.WaitStatus) {
+	if r.left != nil {
+		r.left(k)
+	}
 	if k.conn == nil {
 		r.managed(k.id, status)
 		return
@@ -149,6 +164,66 @@ func (r *reaper) birth(k key, spawn func(child *int32) (int, *wire.FailedMsg), t
 	select {
 	case r.born <- struct{}{}:
 	default:
+	}
+}
+
+// claim makes pid, an orphan that this process has adopted and that is nothing else yet, a newborn. end is
+// called when it is reaped before settle or abandon, and must not wait.
+func (r *reaper) claim(pid int, end func()) (*newborn, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, known := r.commands[pid]
+	for b := range r.births {
+		known = known || atomic.LoadInt32(&b.pid) == int32(pid)
+	}
+	if known || pid <= 1 || pid == r.sandbox {
+		return nil, fmt.Errorf("process %d is a command already", pid)
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
+		return nil, fmt.Errorf("process %d is no child: %w", pid, err)
+	}
+	b := &newborn{pid: int32(pid), over: make(chan struct{}), end: end}
+	r.births[b] = struct{}{}
+	return b, nil
+}
+
+// isOver reports whether a claimed process has been reaped.
+func (b *newborn) isOver() bool {
+	select {
+	case <-b.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// settle makes a claimed process the command k of c, so that its end is reported, also if it has come. If
+// c has left, the process is killed instead.
+func (r *reaper) settle(b *newborn, k key, c *client) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.births, b)
+	switch {
+	case c.hasLeft():
+		r.killLocked(b)
+	case b.ended:
+		r.report(k, b.status)
+	default:
+		r.commands[int(b.pid)] = k
+	}
+}
+
+// abandon kills a claimed process, whose end is reported to nobody; over is closed then.
+func (r *reaper) abandon(b *newborn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.killLocked(b)
+}
+
+func (r *reaper) killLocked(b *newborn) {
+	if !b.ended {
+		_ = unix.Kill(int(b.pid), unix.SIGKILL)
 	}
 }
 

@@ -67,6 +67,7 @@ func enter(tasks []*os.File) error {
 func (a *agent) serve(conn *wire.Conn) {
 	c := newClient(conn)
 	defer a.reaper.hangUp(conn)
+	defer a.nursery.hangUp(c)
 	defer c.leave()
 	for {
 		frame, err := conn.Receive()
@@ -99,6 +100,8 @@ func (a *agent) handle(c *client, frame *wire.Frame) bool {
 			return false
 		}
 		a.reaper.signal(key{c.conn, frame.ID}, unix.Signal(m.Signal))
+	case wire.TypeZygote, wire.TypeSpare, wire.TypeUse:
+		return a.handleWarm(c, frame)
 	case wire.TypeLaunch, wire.TypeList, wire.TypeForget:
 		return a.handleRequest(c, frame)
 	default:

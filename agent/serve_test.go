@@ -11,6 +11,7 @@ func live(t *testing.T) *agent {
 	t.Helper()
 	tab := new(table)
 	a := &agent{managed: tab, reaper: newReaper(tab.exited)}
+	a.nursery = newNursery(a.reaper)
 	p, child, err := newManaged(&wire.LaunchMsg{Key: "k", Ring: wire.MinRing}, nil)
 	if err != nil {
 		t.Fatal(err)

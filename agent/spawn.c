@@ -131,6 +131,8 @@ static void drop_privileges(struct boxd_spawn *s)
 		uint32_t files = 1U << CAP_CHOWN | 1U << CAP_DAC_READ_SEARCH | 1U << CAP_FOWNER;
 		caps[0].effective = caps[0].permitted = caps[0].inheritable = files;
 	}
+	if (s->guarded)
+		caps[1].effective = caps[1].permitted = caps[1].inheritable = 1U << (CAP_WAKE_ALARM - 32);
 	if (syscall(SYS_capset, &head, caps) < 0)
 		fail(s, STEP_CAPABILITIES);
 }

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/agent/zygote"
+	"golang.org/x/sys/unix"
 )
 
 // stepNames describes the steps of spawn.c, as the start of an error message. Those that
@@ -47,12 +49,25 @@ func (a *agent) spawn(m *wire.SpawnMsg, fds []int, child *int32) (int, *wire.Fai
 	return start(m, fds, birth{self: a.self, unpacks: a.unpacks, place: C.PLACE_BOX, child: child})
 }
 
+// spawnZygote starts a zygote, which gets control as zygote.ControlFD. It is otherwise like spawn.
+func (a *agent) spawnZygote(m *wire.ZygoteMsg, fds []int, control int, child *int32) (int, *wire.FailedMsg) {
+	extra, err := unix.FcntlInt(uintptr(control), unix.F_DUPFD_CLOEXEC, C.FIRST_EXTRA+2)
+	if err != nil {
+		return 0, failed(wire.StepSpare, err)
+	}
+	defer unix.Close(extra)
+	spawn := m.Spawn
+	spawn.Args = zygote.Args(spawn.Args)
+	return start(&spawn, fds, birth{self: a.self, place: C.PLACE_BOX, extra: []int{extra}, guarded: true, child: child})
+}
+
 // birth says how start starts a program, beside what its client asks for.
 type birth struct {
 	self    *os.File // this binary
 	unpacks bool     // user 0 has capabilities over files
 	place   C.int    // one of enum boxd_place
 	extra   []int    // more descriptors, each above FIRST_EXTRA + len(extra)
+	guarded bool     // no command can get into it, see spawn.h
 	child   *int32   // if not nil, gets the pid before the process runs
 }
 
@@ -79,6 +94,7 @@ func start(m *wire.SpawnMsg, fds []int, b birth) (int, *wire.FailedMsg) {
 	s.tasks, s.ntasks = mem.ints(fds[wire.SpawnFDs:])
 	s.uid, s.gid = C.uint32_t(m.UID), C.uint32_t(m.GID)
 	s.unpacks = cBool(b.unpacks)
+	s.guarded = cBool(b.guarded)
 	s.place = b.place
 	s.extra, s.nextra = mem.ints(b.extra)
 	if n := len(m.Rlimits); n > 0 {

@@ -52,6 +52,11 @@ struct boxd_spawn {
 	uint32_t ntasks;
 	uint32_t uid, gid;
 	int unpacks;                  /* user 0 has CAP_CHOWN, CAP_DAC_READ_SEARCH, CAP_FOWNER */
+	/* The program is a zygote, which outlives commands and becomes others. It has CAP_WAKE_ALARM, which
+	 * is powerless in a box: a process may trace, and read or write the memory and descriptors of, only
+	 * processes of its user that have no capability which it lacks itself (cap_ptrace_access_check in
+	 * security/commoncap.c). So no command can get into it. A spare drops it when it becomes a command. */
+	int guarded;
 	/* How the child relates to the box: one of enum boxd_place. */
 	int place;
 	int *extra;                   /* more descriptors for the program, from FIRST_EXTRA on */

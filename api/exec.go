@@ -66,7 +66,7 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 		return session.Exec{}, err
 	}
 	e, err := boundsOf(q)
-	e.Args, e.Env, e.KeepBackground = args, env, q.KeepBackground
+	e.Args, e.Env, e.KeepBackground, e.Zygote = args, env, q.KeepBackground, q.Zygote
 	return e, err
 }
 

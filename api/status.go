@@ -210,7 +210,7 @@ func (c *call) profiles() error {
 			languages = append(languages, apitypes.Language{Name: name, Command: l.Command, File: l.File})
 		}
 		list.Profiles = append(list.Profiles, apitypes.Profile{
-			Name: p.Name, Settings: p.Settings, Engines: p.Engines, Images: p.Images, ImageDigests: p.ImageDigests, AllowNetwork: p.AllowNetwork,
+			Name: p.Name, Settings: p.Settings, Engines: p.Engines, Zygotes: p.Zygotes, Images: p.Images, ImageDigests: p.ImageDigests, AllowNetwork: p.AllowNetwork,
 			NetworkRules: networkOf(p.NetworkRules),
 			AllowPublish: p.AllowPublish, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
 			KeepArgv: p.KeepArgv, KeepOutput: p.KeepOutput,

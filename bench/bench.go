@@ -141,6 +141,7 @@ var sections = []section{
 	{"rate", false, (*bench).throughput},
 	{"create", false, (*bench).coldCreate},
 	{"pool", false, (*bench).poolCreate},
+	{"zygote", false, (*bench).warmPython},
 	{"mount", false, (*bench).liveMount},
 	{"process", false, (*bench).processes},
 	{"knob", false, (*bench).knobs},

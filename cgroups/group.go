@@ -134,7 +134,7 @@ func (g *Group) makeV2(undo *cleanup.Stack) error {
 			return err
 		}
 	}
-	for _, name := range []string{"cgroup.procs", "init/cgroup.procs"} {
+	for _, name := range []string{"cgroup.procs", "init/cgroup.procs", "work/cgroup.procs"} {
 		if err := linux.Fchownat(box, name, g.owner.UID, g.owner.GID); err != nil {
 			return err
 		}

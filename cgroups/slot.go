@@ -95,6 +95,28 @@ func (s *Slot) mkdir(undo *cleanup.Stack) error {
 	return ignoreGone(linux.WriteFileAt(g.v2.box, s.path()+"/memory.oom.group", "1"))
 }
 
+// OpenProcs opens cgroup.procs of the slot on cgroup2 for writing, for an agent that moves a
+// running process into the slot. The caller owns the file.
+//
+// Whoever has the file can write any number to it. The kernel looks the number up in the PID
+// namespace of the writer, and checks with the credentials of the opener, which are the
+// owner's, that the process may leave its cgroup: cgroup.procs of the common ancestor must be
+// writable for them (cgroup_procs_write_permission in kernel/cgroup/cgroup.c; the opener's
+// since the fix of CVE-2021-4197 in Linux 5.16, before that the writer's). The highest such file
+// is that of boxd/<box>. So the file moves processes of this box only, also if the box hands
+// it to a process of the host.
+func (s *Slot) OpenProcs() (f *os.File, err error) {
+	owner := s.group.owner
+	err = linux.AsOwner(uint32(owner.UID), uint32(owner.GID), func() error {
+		f, err = linux.OpenAt(s.group.v2.box, s.path()+"/cgroup.procs", unix.O_WRONLY)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening cgroup.procs of slot %s of box %q: %w", s.Name, s.group.ID, err)
+	}
+	return f, nil
+}
+
 func (s *Slot) path() string { return "work/" + s.Name }
 
 // open opens all exported descriptors.

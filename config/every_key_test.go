@@ -30,6 +30,8 @@ func sample(t *testing.T, typ reflect.Type) (text string, want any) {
 		return "77s", seconds77
 	case reflect.TypeFor[[]rules.Inject]():
 		return "{host: a.example, header: X-Key, value_from: {file: /x}}", []rules.Inject{{Host: "a.example", Header: "X-Key", ValueFrom: rules.Source{File: "/x"}}}
+	case reflect.TypeFor[[]spec.Zygote]():
+		return "{name: a, command: [python3], preload: [json], match: true, spares: 7}", []spec.Zygote{{Name: "a", Command: []string{"python3"}, Preload: []string{"json"}, Match: true, Spares: 7}}
 	case reflect.TypeFor[[]MCPMount]():
 		return "{source: /a, target: /b, read_only: true}", []MCPMount{{"/a", "/b", true}}
 	case reflect.TypeFor[[]MCPVolume]():

@@ -15,6 +15,10 @@ type Command struct {
 	// command's user and within its limits. Args are then the helper's arguments, and Env
 	// must be empty.
 	Builtin string
+	// Zygote is the name of a zygote of the box, see [Spec].Zygotes, that takes the command
+	// over if it can. Args must begin with its command. Empty: a zygote that matches Args, if the
+	// box has one. A box without a zygote of that name refuses the command.
+	Zygote string
 	// Env is the environment as KEY=VALUE. Missing PATH, HOME, USER, LANG and TMPDIR get
 	// defaults. Nothing is inherited from the caller.
 	Env []string
@@ -96,7 +100,9 @@ type Result struct {
 	Signal syscall.Signal
 	// Limit describes the limit behind the verdict for people, such as "64 MiB"; empty
 	// if there is none.
-	Limit   string
+	Limit string
+	// Warm says that a spare of a zygote took the command over.
+	Warm    bool
 	Receipt Receipt
 }
 

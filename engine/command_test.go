@@ -58,6 +58,7 @@ func TestCommandValidate(t *testing.T) {
 		{"builtin unknown", with(func(c *Command) { c.Builtin = "init" }), "builtin"},
 		{"builtin with env", with(func(c *Command) { c.Builtin, c.Env = BuiltinFiles, []string{"A=1"} }), "env"},
 		{"builtin with tty", with(func(c *Command) { c.Builtin, c.TTY = BuiltinFiles, &WindowSize{} }), "tty"},
+		{"builtin with zygote", with(func(c *Command) { c.Builtin, c.Zygote = BuiltinFiles, "a" }), "zygote"},
 		{"env", env("A=", "B=1=2", "ä=\n"), ""},
 		{"env without =", env("A=1", "B"), "env[1]"},
 		{"env without key", env("=1"), "env[0]"},

@@ -66,6 +66,8 @@ func (c Command) validateBuiltin() error {
 		return nil
 	case c.Builtin != BuiltinFiles && c.Builtin != BuiltinDial && c.Builtin != BuiltinUnpack:
 		return &FieldError{Field: "builtin", Value: spec.Quote(c.Builtin), Rule: fmt.Sprintf("must be %q, %q or %q", BuiltinFiles, BuiltinDial, BuiltinUnpack)}
+	case c.Zygote != "":
+		return &FieldError{Field: "zygote", Value: spec.Quote(c.Zygote), Rule: "must be empty for a builtin"}
 	case len(c.Env) > 0:
 		return &FieldError{Field: "env", Value: fmt.Sprintf("%d variables", len(c.Env)), Rule: "must be empty for a builtin"}
 	case c.TTY != nil:

@@ -15,6 +15,8 @@ type (
 	Mount = spec.Mount
 	// Change describes changes to a running box.
 	Change = spec.Change
+	// Zygote is an interpreter that a box keeps warm.
+	Zygote = spec.Zygote
 	// FieldError reports a value that breaks a rule. It matches ErrInvalid.
 	FieldError = spec.FieldError
 )

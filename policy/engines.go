@@ -78,6 +78,10 @@ func notOffered(order []string) string {
 	return fmt.Sprintf("none of its engines, %s, has this isolation: name another engine, or another isolation", strings.Join(order, ", "))
 }
 
+// Zygotes returns the interpreters that boxes of sessions of r keep warm: those that their profile has
+// now. The caller must not change them.
+func (p *Policy) Zygotes(r Resolved) []spec.Zygote { return p.profiles[r.Profile].Zygotes }
+
 // Engines returns the engines that may build a box for a session of r now, in the order in which they
 // are tried. Errors are *[DeniedError]: what r says may have been allowed by an earlier configuration. A
 // session whose profile is gone has the engines of the daemon.

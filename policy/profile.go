@@ -35,6 +35,8 @@ type Profile struct {
 	ImageDigests bool
 	// Engines build the boxes, in the order in which they are tried; nil: those of the daemon.
 	Engines []string
+	// Zygotes are the interpreters that boxes keep warm. An engine that has none starts every command.
+	Zygotes []spec.Zygote
 	// Caps are the most that a request may ask for. A negative one is no cap.
 	Caps spec.Caps
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
@@ -155,6 +157,7 @@ func (p Profile) clone() Profile {
 	p.Locked, p.Images, p.Engines = slices.Clone(p.Locked), slices.Clone(p.Images), slices.Clone(p.Engines)
 	p.NetworkRules.Allow, p.NetworkRules.Deny = slices.Clone(p.NetworkRules.Allow), slices.Clone(p.NetworkRules.Deny)
 	p.NetworkRules.Inject = slices.Clone(p.NetworkRules.Inject)
+	p.Zygotes = slices.Clone(p.Zygotes)
 	if p.CodeLanguages = maps.Clone(p.CodeLanguages); p.CodeLanguages == nil {
 		p.CodeLanguages = map[string]Language{}
 	}
@@ -180,6 +183,9 @@ func (p Profile) validate(field string) error {
 		}
 	}
 	if err := p.validateLanguages(field); err != nil {
+		return err
+	}
+	if err := spec.ValidateZygotes(field+".zygotes", p.Zygotes); err != nil {
 		return err
 	}
 	if p.Scope != "" {

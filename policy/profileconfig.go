@@ -23,6 +23,7 @@ type ProfileConfig struct {
 	Pull            *string        `yaml:"pull"`
 	Images          *[]string      `yaml:"images"`
 	Engines         *[]string      `yaml:"engines"`
+	Zygotes         *[]spec.Zygote `yaml:"zygotes"`
 	ImageDigests    *bool          `yaml:"image_digests"`
 	AllowNetwork    *bool          `yaml:"allow_network"`
 	NetworkRules    NetworkConfig  `yaml:"network_rules"`

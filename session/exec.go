@@ -44,6 +44,11 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 			return ExecResult{}, err
 		}
 	}
+	if a != nil && e.Zygote != "" && len(e.Args) > 0 {
+		if _, err := spec.FindZygote(m.policy.Zygotes(a.resolved), e.Zygote, e.Args); err != nil {
+			return ExecResult{}, err
+		}
+	}
 	if a != nil && e.Code != nil {
 		if _, _, err := m.policy.Language(a.resolved.Profile, e.Code.Language, e.Code.File); err != nil {
 			return ExecResult{}, err
@@ -306,7 +311,7 @@ func (m *Manager) command(g ground, e Exec) engine.Command {
 		Args: e.Args, Env: g.environ(e.Env), Dir: dir, MakeDir: g.makesDir(dir, e.MakeDir), User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
 		Timeout: m.policy.Timeout(g.Resolved, e.Timeout), Grace: e.Grace, CancelGrace: e.CancelGrace,
-		OutputLimit: limit, KeepBackground: e.KeepBackground,
+		OutputLimit: limit, KeepBackground: e.KeepBackground, Zygote: e.Zygote,
 	}
 }
 

@@ -40,6 +40,9 @@ type Exec struct {
 	NoOutputLimit bool
 	// KeepBackground leaves processes running that outlive the command.
 	KeepBackground bool
+	// Zygote names the warm interpreter of the box that takes the command over; empty: one that
+	// matches Args, or none.
+	Zygote string
 	// Started, if not nil, is called once when the program runs, with its handle for
 	// signals and window sizes; it must not call Wait.
 	Started func(engine.Process)

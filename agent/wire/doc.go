@@ -16,6 +16,22 @@
 //	  | -- Init, fds: listener, home tasks ---> |
 //	  | <- Ready ------------------------------ |   or Failed
 //
+// A zygote is an interpreter that the agent starts as it starts a command, and that makes
+// spares: children that wait for a command. Zygotes and spares have ids as commands do. A
+// command that a spare takes over has the spare's id, and so its end is reported once:
+//
+//	client                                   agent
+//	  | -- Zygote  id=1, fds as Spawn --------> |
+//	  | <- Started id=1 ----------------------- |   or Failed
+//	  | <- Warm    id=1, reason if it fails --- |
+//	  | -- Spare   id=2, zygote=1, fds: slot -> |
+//	  | <- Waiting id=2 ----------------------- |   or Failed
+//	  | -- Use     id=2, fds: stdio ----------> |
+//	  | <- Taken   id=2 ----------------------- |   or Started, if the spare executes the program
+//	  |                                         |   or Failed: StepSpare, see there
+//	  | <- Exited  id=2, or 1 ----------------- |   once after Waiting, and after Started of 1;
+//	                                                never after Failed
+//
 // The agent keeps the stdio of managed processes, so that they outlive every client. They
 // have a separate connection of the same kind. The client chooses the ids of requests; all
 // other frames about a process have as their id the number that the agent gave it:

@@ -26,6 +26,10 @@ func messages() map[string]message {
 		"signal": &SignalMsg{Signal: 15},
 		"exited": &ExitedMsg{Status: 0x8b},
 
+		"zygote": &ZygoteMsg{Preload: []string{"json"}, Spawn: SpawnMsg{Args: []string{"python3"}, Env: []string{}, Dir: "/", UID: 1, Tasks: 1}},
+		"warm":   &WarmMsg{Why: "no module"},
+		"spare":  &SpareMsg{Zygote: 7, Tasks: 2},
+
 		"launch drop": &LaunchMsg{Key: "k", Ring: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
 		"launch both": &LaunchMsg{Key: "k", Ring: 1 << 20, StderrRing: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
 		"launch":      &LaunchMsg{Key: "k-1", Ring: 1 << 20, DropOldest: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}, TTY: true}},

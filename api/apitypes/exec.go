@@ -20,6 +20,7 @@ type ExecRequest struct {
 	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's."`
 	User           *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
 	KeepBackground bool              `json:"keep_background,omitempty" doc:"Leave processes running that outlive the command."`
+	Zygote         string            `json:"zygote,omitempty" doc:"Warm interpreter of the profile that takes the command over; empty: one that matches the command, if there is one."`
 	Outputs        []string          `json:"outputs,omitempty" doc:"Return the files that the command has made or changed and that match: *.png, out or **/*.csv, relative to the working directory; a directory stands for everything in it."`
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
 }

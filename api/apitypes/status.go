@@ -130,6 +130,7 @@ type Profile struct {
 	Name string `json:"name"`
 	spec.Settings
 	Engines         []string       `json:"engines,omitempty" doc:"Engines that may build the boxes, in the order in which they are tried; absent: those of the daemon."`
+	Zygotes         []spec.Zygote  `json:"zygotes,omitempty" doc:"Interpreters that the boxes keep warm."`
 	Images          []string       `json:"images,omitempty" doc:"Patterns of the images that sessions may have; absent: every image."`
 	ImageDigests    bool           `json:"image_digests,omitempty" doc:"Images other than \"host\" need a digest."`
 	AllowNetwork    bool           `json:"allow_network"`

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // command is a running command.
@@ -53,6 +54,9 @@ func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 		return nil, err
 	}
 	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if _, err := spec.FindZygote(l.b.spec.Zygotes, cmd.Zygote, cmd.Args); err != nil {
 		return nil, err
 	}
 	if verb, _ := script(cmd.Args); verb == "missing" {

@@ -28,6 +28,7 @@ type box struct {
 	agent   *wire.Conn
 	slots   *slots
 	volumes *volumeSet
+	warm    *warmth
 	done    chan struct{} // closed when the agent is gone
 	watched chan struct{} // closed when watch no longer uses pidfd
 	events  *events
@@ -45,6 +46,7 @@ type box struct {
 	lost      bool
 	ending    bool // the launcher was asked to remove the box
 	kept      bool // a command was allowed to leave processes behind
+	warming   int  // how many zygotes are loading or making spares
 
 	spare []*os.File // unconnected sockets in the box's network
 
@@ -109,6 +111,7 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 	}
 	undo.Release()
 	b.slots = newSlots(c, b.id, ready)
+	b.warm = newWarmth(b)
 	go b.read()
 	go b.watch()
 	return b, nil
@@ -139,13 +142,15 @@ func (b *box) read() {
 			break
 		}
 		b.mu.Lock()
-		p := b.processes[frame.ID]
-		b.mu.Unlock()
-		if p != nil {
-			p.event(frame)
+		var to interface{ event(*wire.Frame) } = b.warm
+		if p := b.processes[frame.ID]; p != nil {
+			to = p.reports
 		}
+		b.mu.Unlock()
+		to.event(frame)
 	}
 	b.events.close()
+	b.warm.lose()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lost = true
@@ -164,7 +169,7 @@ func (b *box) register(p *process) error {
 	}
 	b.next++
 	p.id = b.next
-	p.alone = len(b.processes)+len(b.launched) == 0 && !b.kept
+	p.alone = len(b.processes)+len(b.launched)+b.warming == 0 && !b.kept
 	p.most = b.limits
 	for _, other := range b.processes {
 		other.alone = false
@@ -173,6 +178,23 @@ func (b *box) register(p *process) error {
 	b.processes[p.id] = p
 	b.running.Add(1)
 	return nil
+}
+
+// newID returns an id that the agent's frames have not had yet.
+func (b *box) newID() uint32 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+	return b.next
+}
+
+// renumber gives p another id: frames about the old one are not about p any more.
+func (b *box) renumber(p *process, id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.processes, p.id)
+	p.id, p.reports = id, newReports()
+	b.processes[p.id] = p
 }
 
 // wasAlone reports whether no other command of the box was alive while p was, so that the
@@ -343,6 +365,7 @@ func (b *box) release() {
 	<-b.done
 	b.closeManaged()
 	b.running.Wait()
+	b.warm.close()
 	b.slots.close()
 	b.mu.Lock()
 	linux.CloseAll(b.spare)

@@ -64,6 +64,7 @@ func (c *core) create(ctx context.Context, spec engine.Spec) (*box, error) {
 		err := b.Remove(context.WithoutCancel(ctx))
 		return nil, errors.Join(context.Cause(ctx), err, c.closedError())
 	}
+	b.warm.start()
 	return b, nil
 }
 

@@ -357,7 +357,7 @@ func TestGraceOfYoung(t *testing.T) {
 		cancel()
 		p := &process{
 			account: account{box: &box{slots: &slots{closed: true}}}, cmd: engine.Command{CancelGrace: time.Minute},
-			started: make(chan *wire.FailedMsg), lost: make(chan struct{}),
+			reports: &reports{started: make(chan *wire.FailedMsg)}, lost: make(chan struct{}),
 		}
 		go func() {
 			time.Sleep(10 * time.Second)

@@ -60,7 +60,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 		return fmt.Errorf("starting process %q: %w", p.key, err)
 	}
 	b.account(&p.account)
-	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(cmp.Or(m.History, engine.DefaultHistory)), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd)}
+	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(cmp.Or(m.History, engine.DefaultHistory)), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd, p.slot.birth)}
 	if m.StderrHistory != 0 {
 		p.wanted.StderrRing = ringSize(m.StderrHistory)
 	}

@@ -44,18 +44,16 @@ type process struct {
 	pausedBefore time.Duration
 	tty          *os.File // our side of its terminal, nil without one
 	id           uint32
+	*reports                  // of the agent about id; both change together, under box.mu
+	zygote       *spec.Zygote // whose spares can take it over; nil if none can
 
-	started chan *wire.FailedMsg // one value: nil if it was started
-	exited  chan unix.WaitStatus // at most one value
-	lost    chan struct{}        // closed when the box is gone
-	stop    chan engine.Verdict  // why boxd ends it; the first reason counts
-	done    chan struct{}        // closed when result and err are final
+	lost chan struct{}       // closed when the box is gone
+	stop chan engine.Verdict // why boxd ends it; the first reason counts
+	done chan struct{}       // closed when result and err are final
 	// canceled is when the context of Start ended, if that was during Start.
 	canceled time.Time
 
-	// Only the reader of the agent's frames uses these.
-	sawStart, sawExit bool
-	lostOnce          sync.Once
+	lostOnce sync.Once
 }
 
 var _ engine.Process = (*process)(nil)
@@ -65,14 +63,17 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
+	warm, err := spec.FindZygote(b.spec.Zygotes, cmd.Zygote, cmd.Args)
+	if err != nil {
+		return nil, err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	p := &process{
 		account: account{box: b},
 		cmd:     cmd.WithDefaults(b.spec),
-		started: make(chan *wire.FailedMsg, 1),
-		exited:  make(chan unix.WaitStatus, 1),
+		reports: newReports(),
 		lost:    make(chan struct{}),
 		stop:    make(chan engine.Verdict, 4),
 		done:    make(chan struct{}),
@@ -84,7 +85,12 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 	if err := b.register(p); err != nil {
 		return nil, err
 	}
-	if err := p.start(ctx); err != nil {
+	err = p.startWarm(ctx, warm)
+	if errors.Is(err, errNoSpare) {
+		err = p.start(ctx)
+	}
+	p.io.closeChild()
+	if err != nil {
 		p.io.close()
 		p.io.copies.Wait()
 		if p.slot != nil {
@@ -94,8 +100,31 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 		b.running.Done()
 		return nil, err
 	}
+	b.warm.used(p, false)
 	go p.supervise(ctx)
 	return p, nil
+}
+
+// startWarm starts the command in a spare of zygote, if there is one. After errNoSpare no code of the command
+// has run.
+func (p *process) startWarm(ctx context.Context, zygote *spec.Zygote) error {
+	if !p.box.warm.take(zygote, p) {
+		return errNoSpare
+	}
+	if err := p.openStdio(); err != nil {
+		return err
+	}
+	err := p.ask(ctx, wire.TypeUse, nil)
+	failed, ok := errors.AsType[*wire.FailedMsg](err)
+	if !ok || failed.Step != wire.StepSpare {
+		p.result.Warm = err == nil && p.warm
+		return err
+	}
+	p.box.warm.spoiled(p, failed)
+	p.box.slots.release(p.slot) // the agent has killed the spare
+	p.slot = nil
+	p.box.renumber(p, p.box.newID())
+	return errNoSpare
 }
 
 // start starts the command. When it returns, the program runs.
@@ -107,13 +136,18 @@ func (p *process) start(ctx context.Context) error {
 	if err := p.openStdio(); err != nil {
 		return err
 	}
+	return p.ask(ctx, wire.TypeSpawn, p.slot.birth)
+}
+
+// ask has the agent start the command in its slot by a frame of type typ.
+func (p *process) ask(ctx context.Context, typ byte, birth []*os.File) error {
 	p.levels = levels(p.box.volumes)
 	p.slot.begin()
-	m := p.spawnMsg(&p.cmd)
-	files := append([]*os.File{p.io.child[0], p.io.child[1], p.io.child[2]}, p.slot.birth...)
+	m := p.spawnMsg(&p.cmd, birth)
+	files := append([]*os.File{p.io.child[0], p.io.child[1], p.io.child[2]}, birth...)
 	p.began = time.Now()
 	p.pausedBefore, _, _ = p.box.pauses.now()
-	if err := p.box.agent.Send(wire.TypeSpawn, p.id, m.Marshal(), files...); err != nil {
+	if err := p.box.agent.Send(typ, p.id, m.Marshal(), files...); err != nil {
 		return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, err)
 	}
 	return p.awaitStart(ctx)
@@ -125,7 +159,6 @@ func (p *process) start(ctx context.Context) error {
 // command with a CancelGrace still gets its SIGTERM: awaitStart waits for the answer, at most for
 // the grace, and leaves the rest to supervise.
 func (p *process) awaitStart(ctx context.Context) error {
-	defer p.io.closeChild()
 	timer := time.NewTimer(startDeadline)
 	defer timer.Stop()
 	canceled := ctx.Done()
@@ -173,6 +206,8 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	}
 	program, limits := cmp.Or(cmd.Builtin, cmd.Args[0]), b.currentLimits()
 	switch {
+	case failed.Step == wire.StepUnsure:
+		return fmt.Errorf("executing %q: the warm interpreter gave no answer and was killed: %w: %w", program, failed.Errno, engine.ErrMayHaveRun)
 	case failed.Step == wire.StepExec && (failed.Errno == syscall.ENOENT || failed.Errno == syscall.ENOTDIR):
 		return fmt.Errorf("executing %q: %w", program, engine.ErrNotFound)
 	case failed.Step == wire.StepExec && !noMemory(cmd, failed.Errno):
@@ -222,30 +257,6 @@ func noMemory(cmd *engine.Command, errno syscall.Errno) bool {
 // <linux/limits.h>), minus the path of the program and the variables that are added by
 // default.
 const minArgs = 128<<10 - 8<<10
-
-// event handles a frame from the agent. It runs on the box's reader.
-func (p *process) event(frame *wire.Frame) {
-	switch frame.Type {
-	case wire.TypeStarted, wire.TypeFailed:
-		var failed *wire.FailedMsg
-		if frame.Type == wire.TypeFailed {
-			failed = new(wire.FailedMsg)
-			if failed.Unmarshal(frame.Body) != nil {
-				return
-			}
-		}
-		if !p.sawStart {
-			p.sawStart = true
-			p.started <- failed
-		}
-	case wire.TypeExited:
-		var m wire.ExitedMsg
-		if m.Unmarshal(frame.Body) == nil && p.sawStart && !p.sawExit {
-			p.sawExit = true
-			p.exited <- unix.WaitStatus(m.Status)
-		}
-	}
-}
 
 func (p *process) lostBox() { p.lostOnce.Do(func() { close(p.lost) }) }
 

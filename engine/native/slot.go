@@ -19,6 +19,7 @@ type slot struct {
 	// memory is the slot's own limit in bytes, 0 without one.
 	memory int64
 	birth  []*os.File // cgroup directory and v1 tasks files, which the agent needs to start the command
+	procs  *os.File   // cgroup.procs, with which the agent moves a spare into the slot; nil: for commands that are started
 	files  []*os.File // stat files, until they are in stats
 	stats  *cgroups.SlotStats
 
@@ -28,12 +29,18 @@ type slot struct {
 
 // newSlot makes a slot from m and the first descriptors in files. It returns the rest.
 func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
-	birth := 1 + m.Tasks
-	if m.Tasks < 0 || birth > len(files) {
+	birth, more := 1+m.Tasks, 0
+	if m.Procs {
+		more = 1
+	}
+	if m.Tasks < 0 || birth+more > len(files) {
 		return nil, files, fmt.Errorf("slot %q: %d descriptors: %w", m.Name, len(files), wire.ErrProtocol)
 	}
 	s := &slot{name: m.Name, memory: m.Memory, birth: files[:birth:birth], files: make([]*os.File, len(m.Stats))}
-	files = files[birth:]
+	if m.Procs {
+		s.procs = files[birth]
+	}
+	files = files[birth+more:]
 	for i, has := range m.Stats {
 		if !has {
 			continue
@@ -72,10 +79,20 @@ func (s *slot) read() (u cgroups.Usage, err error) {
 	return u, err
 }
 
+// closeBirth closes what is needed only until the command runs.
+func (s *slot) closeBirth() {
+	linux.CloseAll(s.birth)
+	s.birth = nil
+	if s.procs != nil {
+		s.procs.Close()
+		s.procs = nil
+	}
+}
+
 func (s *slot) close() {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	linux.CloseAll(s.birth)
+	s.closeBirth()
 	linux.CloseAll(s.files)
 	if s.stats != nil {
 		s.stats.Close()

@@ -66,7 +66,7 @@ func (s *slots) take() (*slot, error) {
 	if n == 0 {
 		s.want = min(max(2*s.want, 1), maxSpare)
 		s.mu.Unlock()
-		batch, err := s.fetch(1)
+		batch, err := s.fetch(1, false)
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +98,7 @@ func (s *slots) refill() {
 	s.filling, s.refilled = true, time.Now()
 	s.wg.Go(func() {
 		// After a failure the next command finds no slot and asks for one itself.
-		batch, _ := s.fetch(missing)
+		batch, _ := s.fetch(missing, false)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.ready = append(s.ready, batch...)
@@ -106,11 +106,26 @@ func (s *slots) refill() {
 	})
 }
 
-// fetch asks the launcher for n slots and hands it the used ones.
-func (s *slots) fetch(n int) ([]*slot, error) {
+// takeForSpares returns n unused slots for spares; the caller releases each.
+func (s *slots) takeForSpares(n int) ([]*slot, error) {
+	batch, err := s.fetch(n, true)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fresh := range batch {
+		s.taken[fresh] = struct{}{}
+	}
+	return batch, nil
+}
+
+// fetch asks the launcher for n slots, if wanted with cgroup.procs, and hands it the used ones.
+func (s *slots) fetch(n int, procs bool) ([]*slot, error) {
 	s.mu.Lock()
 	ask := s.askLocked(n)
 	s.mu.Unlock()
+	ask.Procs = procs
 	var reply []rpc.Slot
 	files, err := s.link.call(context.Background(), rpc.TypeSlots, ask, &reply)
 	if err != nil {

@@ -2,6 +2,7 @@ package native
 
 import (
 	"math"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
@@ -12,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawnMsg returns the request that asks the agent to start cmd.
-func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
+// spawnMsg returns the request that asks the agent to start cmd in the slot of birth, the cgroup
+// directory and v1 tasks files; none if the slot has the process already.
+func (a *account) spawnMsg(cmd *engine.Command, birth []*os.File) *wire.SpawnMsg {
 	limits := a.box.currentLimits()
 	a.fileSize = limits.FileSize
 	args, env := cmd.Args, cmd.Env
@@ -32,7 +34,7 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 		UID:     uint32(cmd.User.UID),
 		GID:     uint32(cmd.User.GID),
 		Rlimits: append(rlimits(limits), a.box.kernelLimits(limits)...),
-		Tasks:   uint32(len(a.slot.birth) - 1),
+		Tasks:   uint32(max(len(birth)-1, 0)),
 	}
 }
 

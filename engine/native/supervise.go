@@ -36,6 +36,7 @@ func (p *process) supervise(ctx context.Context) {
 	close(p.done)
 	runtime.Gosched() // lets Wait return before the rest
 	p.box.slots.release(p.slot)
+	p.box.warm.used(p, true)
 }
 
 // await returns when the first process has ended, with boxd's own reason for it

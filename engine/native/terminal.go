@@ -10,8 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openStdio makes the command's descriptors.
+// openStdio makes the command's descriptors, unless it has them from an attempt to start it warm.
 func (p *process) openStdio() error {
+	if p.io.null != nil {
+		return nil
+	}
 	p.io.null = p.box.engine.null
 	if p.cmd.TTY != nil {
 		return p.openTerminal()

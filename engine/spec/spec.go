@@ -108,6 +108,9 @@ type Spec struct {
 	// process that adopts the box knows its owner. They mean nothing to an engine, and
 	// the box does not see them.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Zygotes are the interpreters that the box keeps warm, at most MaxZygotes. A box that
+	// unpacks has none.
+	Zygotes []Zygote `json:"zygotes,omitempty"`
 }
 
 // Limits bound what all commands of a box use together. Zero means the default,
@@ -169,6 +172,10 @@ func (s Spec) WithDefaults() Spec {
 	}
 	s.Mounts = slices.Clone(s.Mounts)
 	s.Labels = maps.Clone(s.Labels)
+	s.Zygotes = slices.Clone(s.Zygotes)
+	for i, z := range s.Zygotes {
+		s.Zygotes[i] = z.WithDefaults()
+	}
 	s.Limits = s.Limits.WithDefaults()
 	return s
 }
@@ -232,6 +239,9 @@ func (s Spec) Validate() error {
 	if s.Unpacks && s.WritableRoot {
 		return refuse("writable_root", "true", "must be false for a box that unpacks: its user 0 may read all files that seem to be its own")
 	}
+	if s.Unpacks && len(s.Zygotes) > 0 {
+		return refuse("zygotes", fmt.Sprint(len(s.Zygotes)), "must be none for a box that unpacks")
+	}
 	if s.UpperSize != 0 && !s.WritableRoot {
 		return refuse("upper_size", FormatSize(s.UpperSize), "needs a writable root")
 	}
@@ -241,6 +251,7 @@ func (s Spec) Validate() error {
 		validateMounts("mounts", s.Mounts, s.MaxMounts()),
 		s.validateLayerMounts(),
 		s.Limits.Validate(),
+		ValidateZygotes("zygotes", s.Zygotes),
 	)
 }
 

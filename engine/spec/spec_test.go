@@ -23,6 +23,7 @@ func TestSpecJSON(t *testing.T) {
 			Mounts:        []Mount{{Source: "/srv/job", Target: WorkspaceTarget}, {Source: "/srv/data", Target: "/data", ReadOnly: true, Within: "/srv"}},
 			Limits:        Limits{Memory: 64 << 20, PIDs: Unlimited, CPUs: 1.5, OpenFiles: 256, FileSize: 1 << 20},
 			AllowDegraded: true,
+			Zygotes:       []Zygote{{Name: "python", Command: []string{"python3"}, Preload: []string{"json"}, Match: true, Spares: 3}},
 		},
 	} {
 		got, err := json.MarshalIndent(spec, "", "  ")
@@ -54,6 +55,10 @@ func TestWithDefaults(t *testing.T) {
 	full := Spec{Mounts: list}.WithDefaults()
 	if full.Mounts[0].Target = "/b"; list[0].Target != "/a" {
 		t.Error("WithDefaults shares the mounts of its receiver")
+	}
+	zygotes := []Zygote{{Name: "a", Command: []string{"python3"}}}
+	if warm := (Spec{Zygotes: zygotes}).WithDefaults().Zygotes[0]; warm.Spares != DefaultSpares || zygotes[0].Spares != 0 {
+		t.Errorf("zygote %+v, made of %+v", warm, zygotes[0])
 	}
 	if again := full.WithDefaults(); !reflect.DeepEqual(again, full) {
 		t.Errorf("WithDefaults twice = %+v, once = %+v", again, full)

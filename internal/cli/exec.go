@@ -26,6 +26,7 @@ type execFlags struct {
 	interactive, tty bool
 	receipt, explain bool
 	keepBackground   bool
+	zygote           string
 	outputFlags
 }
 
@@ -73,6 +74,7 @@ to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the command after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
 	fs.BoolVar(&f.keepBackground, "keep-background", false, "let background processes of the command keep running")
+	fs.StringVar(&f.zygote, "zygote", "", "let the warm interpreter `NAME` of the session's profile take the command over")
 	f.outputFlags.register(cmd)
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the session while the command ran")
@@ -158,7 +160,7 @@ func stdinTooLong(value string) error {
 
 func (a *App) execRequest(f *execFlags, command []string) (apitypes.ExecRequest, error) {
 	r := apitypes.ExecRequest{
-		Cwd: f.workdir, Mkdir: f.mkdir, User: f.user, KeepBackground: f.keepBackground,
+		Cwd: f.workdir, Mkdir: f.mkdir, User: f.user, KeepBackground: f.keepBackground, Zygote: f.zygote,
 		Timeout: apitypes.Duration(f.timeout), Grace: apitypes.Duration(f.grace), OutputLimit: apitypes.Size(f.outputLimit),
 	}
 	var err error

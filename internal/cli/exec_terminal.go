@@ -35,6 +35,9 @@ func (a *App) execAtTerminal(cmd *cobra.Command, f *execFlags, session string, c
 			return a.fail(f.json, &engine.FieldError{Field: "--" + name, Value: "with -t", Rule: "cannot be used together: at a terminal the user ends the command"})
 		}
 	}
+	if f.zygote != "" {
+		return a.fail(f.json, &engine.FieldError{Field: "--zygote", Value: "with -t", Rule: "cannot be used together: a command at a terminal is always started"})
+	}
 	if f.interactive && asTerminal(a.Stdin) == nil {
 		return a.fail(f.json, &engine.FieldError{Field: "-t", Value: "with -i", Rule: "needs a terminal on stdin; leave -t out to pass on a pipe or a file"})
 	}

@@ -42,7 +42,7 @@ func TestExecFlags(t *testing.T) {
 	v := newInvocation(t)
 	v.Stdin = strings.NewReader("in")
 	status := d.callWith(v, "exec", "a:b", "-i", "-e", "K=v", "-w", "/tmp", "--mkdir", "-u", "5:6", "--timeout", "2", "--profile", "p", "--memory", "64M",
-		"--cpus", "0.5", "--pids", "unlimited", "--rw-rootfs", "-v", "/srv/x:/x:ro", "--persistent", "--idle-ttl", "1m", "--network=false", "--shell", "--", "echo $K")
+		"--cpus", "0.5", "--pids", "unlimited", "--rw-rootfs", "-v", "/srv/x:/x:ro", "--persistent", "--idle-ttl", "1m", "--network=false", "--zygote", "py", "--shell", "--", "echo $K")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, v.stderr.String())
 	}
@@ -53,8 +53,8 @@ func TestExecFlags(t *testing.T) {
 	if err := json.Unmarshal([]byte(d.requests[0].body), &r); err != nil {
 		t.Fatal(err)
 	}
-	got := fmt.Sprintf("%q %v %s %v %v %q %v", r.Argv, r.Env, r.Cwd, r.Mkdir, *r.User, r.StdinBase64, r.Timeout.D())
-	if want := `["sh" "-c" "echo $K"] map[K:v] /tmp true {5 6} "in" 2s`; got != want {
+	got := fmt.Sprintf("%q %v %s %v %v %q %v %s", r.Argv, r.Env, r.Cwd, r.Mkdir, *r.User, r.StdinBase64, r.Timeout.D(), r.Zygote)
+	if want := `["sh" "-c" "echo $K"] map[K:v] /tmp true {5 6} "in" 2s py`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	s := r.Session

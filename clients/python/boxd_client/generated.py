@@ -299,6 +299,9 @@ class ExecRequest:
     timeout: Optional[Union[float, str]] = None
     # User in the box; absent: the session's.
     user: Optional[User] = None
+    # Warm interpreter of the profile that takes the command over; empty: one that matches the command, if
+    # there is one.
+    zygote: Optional[str] = None
 
 
 @dataclass
@@ -884,6 +887,8 @@ class Profile:
     pull: Optional[str] = None
     # Default of a request that names neither id nor scope.
     scope: Optional[str] = None
+    # Interpreters that the boxes keep warm.
+    zygotes: Optional[List[Zygote]] = None
 
 
 @dataclass
@@ -1569,6 +1574,20 @@ class WebhookState:
 class WindowSize:
     cols: int
     rows: int
+
+
+@dataclass
+class Zygote:
+    # The interpreter, as commands name it in their first argument.
+    command: Optional[List[str]]
+    # Name by which a command asks for it.
+    name: str
+    # Commands of this interpreter use it without asking for it.
+    match: Optional[bool] = None
+    # Modules that are imported ahead of time.
+    preload: Optional[List[str]] = None
+    # Processes that wait for commands, for each user that has run one.
+    spares: Optional[int] = None
 
 
 class Client(Transport):

@@ -1388,6 +1388,8 @@ export interface components {
             timeout?: number | string;
             /** @description User in the box; absent: the session's. */
             user?: components["schemas"]["User"];
+            /** @description Warm interpreter of the profile that takes the command over; empty: one that matches the command, if there is one. */
+            zygote?: string;
         };
         ExecResult: {
             /** @description This request made the session. */
@@ -2070,6 +2072,8 @@ export interface components {
              */
             workspace_size: number;
             writable_root: boolean;
+            /** @description Interpreters that the boxes keep warm. */
+            zygotes?: components["schemas"]["Zygote"][] | null;
         };
         ProfileCaps: {
             /** Format: double */
@@ -2905,6 +2909,21 @@ export interface components {
             cols: number;
             /** Format: int32 */
             rows: number;
+        };
+        Zygote: {
+            /** @description The interpreter, as commands name it in their first argument. */
+            command: string[] | null;
+            /** @description Commands of this interpreter use it without asking for it. */
+            match?: boolean;
+            /** @description Name by which a command asks for it. */
+            name: string;
+            /** @description Modules that are imported ahead of time. */
+            preload?: string[] | null;
+            /**
+             * Format: int64
+             * @description Processes that wait for commands, for each user that has run one.
+             */
+            spares?: number;
         };
     };
     responses: never;

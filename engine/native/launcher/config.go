@@ -15,24 +15,25 @@ import (
 const agentID = engine.MaxID + 1
 
 // agentCaps are the capabilities that starting a command needs: to become the command's
-// user, to signal it, and to drop these capabilities.
-var agentCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP"}
+// user, to signal it, and to drop these capabilities. CAP_WAKE_ALARM is for zygotes, see
+// spawn.h: the kernel gives it a meaning in the host's user namespace only.
+var agentCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP", "CAP_WAKE_ALARM"}
 
 // unpackerCaps are those that user 0 of a box that unpacks has, which the agent passes on: for
 // the metadata of files. Without CAP_DAC_OVERRIDE it writes a directory before it makes it read-only.
 var unpackerCaps = []string{"CAP_CHOWN", "CAP_DAC_READ_SEARCH", "CAP_FOWNER"}
 
 // capsOf returns the capabilities of PID 1, and the form that they have in
-// /proc/<pid>/status: of agentCaps, bits 5 (KILL), 6 (SETGID), 7 (SETUID) and 8 (SETPCAP) of
-// capabilities(7); of unpackerCaps, bits 0 (CHOWN), 2 (DAC_READ_SEARCH) and 3 (FOWNER).
+// /proc/<pid>/status: of agentCaps, bits 5 (KILL), 6 (SETGID), 7 (SETUID), 8 (SETPCAP) and 35 (WAKE_ALARM)
+// of capabilities(7); of unpackerCaps, bits 0 (CHOWN), 2 (DAC_READ_SEARCH) and 3 (FOWNER).
 func capsOf(spec engine.Spec) (names []string, mask string) {
 	if isGVisor(spec) {
 		return sandboxCaps, sandboxCapMask
 	}
 	if spec.Unpacks {
-		return slices.Concat(agentCaps, unpackerCaps), "00000000000001ed"
+		return slices.Concat(agentCaps, unpackerCaps), "00000008000001ed"
 	}
-	return agentCaps, "00000000000001e0"
+	return agentCaps, "00000008000001e0"
 }
 
 // initID is the user and group of PID 1 in the box.

@@ -193,7 +193,7 @@ func (g *gvisor) sandbox(b *box) (*wire.SandboxMsg, []*os.File, error) {
 		linux.CloseAll(files)
 		return nil, nil, err
 	}
-	described, born := describe(slot)
+	described, born := describe(slot, nil)
 	m.Tasks = uint32(described.Tasks)
 	linux.CloseAll(born[1+described.Tasks:]) // the figures of the slot alone: no one reads them
 	return m, append(files, born[:1+described.Tasks]...), nil
@@ -352,7 +352,7 @@ func (b *box) runNothing() error {
 	if err != nil {
 		return err
 	}
-	described, files := describe(slot)
+	described, files := describe(slot, nil)
 	defer linux.CloseAll(files)
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

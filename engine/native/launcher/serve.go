@@ -240,15 +240,19 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 		}
 	}
 	var slotFiles []*os.File
-	created.First, slotFiles = describe(first)
+	created.First, slotFiles = describe(first, nil)
 	return created, append(files, slotFiles...), nil
 }
 
 // describe returns the description and the descriptors of a slot for its client. It takes
-// the descriptors from the slot, which from then on is used only by its name.
-func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
-	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
+// the descriptors from the slot, which from then on is used only by its name. procs is nil or the
+// slot's cgroup.procs.
+func describe(s *cgroups.Slot, procs *os.File) (rpc.Slot, []*os.File) {
+	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks), Procs: procs != nil}
 	files := append([]*os.File{s.Dir}, s.Tasks...)
+	if procs != nil {
+		files = append(files, procs)
+	}
 	for _, f := range s.Stats {
 		m.Stats = append(m.Stats, f != nil)
 		if f != nil {
@@ -299,6 +303,12 @@ func (l *Launcher) handleSlots(b *box, m rpc.Slots) (any, []*os.File, error) {
 	var files []*os.File
 	for range m.Count {
 		s, err := b.newSlot()
+		var procs *os.File
+		if err == nil && m.Procs {
+			if procs, err = s.OpenProcs(); err != nil {
+				l.release(b, s.Name)
+			}
+		}
 		if err != nil {
 			linux.CloseAll(files)
 			for _, made := range reply {
@@ -306,7 +316,7 @@ func (l *Launcher) handleSlots(b *box, m rpc.Slots) (any, []*os.File, error) {
 			}
 			return nil, nil, err
 		}
-		fresh, slotFiles := describe(s)
+		fresh, slotFiles := describe(s, procs)
 		files = append(files, slotFiles...)
 		reply = append(reply, fresh)
 	}

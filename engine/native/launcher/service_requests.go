@@ -164,7 +164,7 @@ func (b *box) handleOpen(m rpc.Open) (any, []*os.File, error) {
 			linux.CloseAll(files)
 			return nil, nil, b.orLost(err)
 		}
-		described, slotFiles := describe(s)
+		described, slotFiles := describe(s, nil)
 		if described.Memory, err = s.MemoryLimit(); err != nil {
 			linux.CloseAll(append(files, slotFiles...))
 			return nil, nil, b.orLost(err)

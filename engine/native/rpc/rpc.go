@@ -107,13 +107,18 @@ type Slots struct {
 	// Background are slots with processes that may keep running: an adoption spares
 	// them.
 	Background []string `json:",omitempty"`
+	// Procs asks for a cgroup.procs file with each slot, so that the agent can move a process
+	// that runs into it.
+	Procs bool `json:",omitempty"`
 }
 
 // Slot is one element of the answer to Slots. Its descriptors: the cgroup
-// directory, Tasks v1 tasks files, then those of Stats that are true, in order.
+// directory, Tasks v1 tasks files, with Procs cgroup.procs of cgroup2, open for writing, then
+// those of Stats that are true, in order.
 type Slot struct {
 	Name  string
 	Tasks int
+	Procs bool `json:",omitempty"`
 	Stats []bool
 	// Memory is the slot's own memory limit in bytes, 0 without one.
 	Memory int64 `json:",omitempty"`

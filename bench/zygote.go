@@ -1,0 +1,57 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// pythonProgram is a small program that imports a module of the standard library.
+var pythonProgram = []string{"python3", "-c", "import json; json.dumps({'a': [1, 2]})"}
+
+// spareTime is how long a box may take to have a spare.
+const spareTime = 30 * time.Second
+
+// warmPython measures a Python program in a box that keeps the interpreter warm, beside the same program in the
+// same box without that, and on the host.
+func (b *bench) warmPython(ctx context.Context) {
+	const what = "python3 -c 'import json; …' in a live box"
+	const host = "/usr/bin/python3" // that of the box, not one of /usr/local with settings of its own
+	if _, err := os.Stat(host); err != nil {
+		b.skip("zygote.python", what, "there is no "+host)
+		return
+	}
+	spec := b.spec()
+	spec.Zygotes = []engine.Zygote{{Name: "python", Command: pythonProgram[:1], Preload: []string{"json"}}}
+	box, err := b.engine.Create(ctx, spec)
+	if err != nil {
+		b.fail("zygote.python", err)
+		return
+	}
+	defer box.Remove(ctx)
+	warm := func() (time.Duration, error) {
+		for end := time.Now().Add(spareTime); time.Now().Before(end); {
+			begin := time.Now()
+			r, err := engine.Run(ctx, box, engine.Command{Args: pythonProgram, Zygote: "python"})
+			took := time.Since(begin)
+			if err = exitedZero(r, err); err != nil || r.Warm {
+				return took, err
+			}
+		}
+		return 0, errors.New("no spare of the interpreter has taken the program over")
+	}
+	s, err := b.alternate(max(b.n/2, 5), timed(bare), warm,
+		timed(func() error { return exitedZero(engine.Run(ctx, box, engine.Command{Args: pythonProgram})) }),
+		timed(func() error { return exec.Command(host, pythonProgram[1:]...).Run() }))
+	if err != nil {
+		b.fail("zygote.python", err)
+		return
+	}
+	b.times("zygote.python", what+", kept warm", s[1], s[0], "", goal{"≤ 3 × bare", s[1].p50() <= 3*s[0].p50()})
+	b.times("zygote.none", what+", started", s[2], s[0], "", goal{})
+	b.times("zygote.host", "… on the host", s[3], s[0], "", goal{})
+}
