@@ -37,7 +37,7 @@ func (c *call) session(v *session.View) apitypes.Session {
 
 func sessionOf(v *session.View) apitypes.Session {
 	r := &v.Resolved
-	s := apitypes.Session{State: string(v.State), LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt), PausedAt: timePtr(v.PausedAt)}
+	s := apitypes.Session{State: string(v.State), LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt), PausedAt: timePtr(v.PausedAt), ReclaimedBytes: v.Reclaimed}
 	spec.CopyFields(&s, *v)
 	spec.CopyFields(&s, *r)
 	s.Engine, s.Isolation, s.EngineReason, s.Degraded = v.Built.Engine, v.Built.Isolation, v.Built.Reason, v.Built.Degraded // not what was asked for

@@ -123,7 +123,7 @@ var routes = []route{
 	{method: "DELETE", path: sessionPath, name: "remove-session", summary: "End a session with all that runs in it", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: onSession((*call).removeSession)},
 	{method: "POST", path: sessionPath + "/pause", name: "pause-session", summary: "Stop everything that runs in a session until it is resumed; a paused one stays paused", role: Operator,
-		status: http.StatusOK, reply: apitypes.Session{}, fails: []string{apitypes.CodeState, apitypes.CodeBoxLost}, handler: onSession((*call).pauseSession)},
+		body: apitypes.PauseRequest{}, bodyOptional: true, status: http.StatusOK, reply: apitypes.Session{}, fails: []string{apitypes.CodeState, apitypes.CodeBoxLost}, handler: onSession((*call).pauseSession)},
 	{method: "POST", path: sessionPath + "/resume", name: "resume-session", summary: "Let a paused session go on; one that is not paused stays as it is", role: Operator,
 		status: http.StatusOK, reply: apitypes.Session{}, fails: []string{apitypes.CodeState, apitypes.CodeBoxLost}, handler: onSession((*call).resumeSession)},
 	{method: "GET", path: sessionPath + "/usage", name: "usage", summary: "What the session's box uses now", role: Viewer,

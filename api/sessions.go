@@ -67,7 +67,17 @@ func (c *call) updateSession(key session.Key) error {
 }
 
 func (c *call) pauseSession(key session.Key) error {
-	v, err := c.s.opt.Sessions.Pause(c.r.Context(), c.caller(), key)
+	var q apitypes.PauseRequest
+	if c.r.ContentLength != 0 { // the body is optional
+		if err := c.decode(&q); err != nil {
+			return err
+		}
+	}
+	pause := c.s.opt.Sessions.Pause
+	if q.Reclaim {
+		pause = c.s.opt.Sessions.PauseReclaim
+	}
+	v, err := pause(c.r.Context(), c.caller(), key)
 	if err != nil {
 		return err
 	}

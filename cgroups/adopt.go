@@ -34,6 +34,9 @@ func (h *Host) Adopt(id string, owner Owner, l Limits) (_ *Group, err error) {
 			return nil, fmt.Errorf("it has no %q: %w", "work", os.ErrNotExist)
 		}
 	}
+	if err := g.forbidSwapLocked(); err != nil { // the death of that process may have interrupted Reclaim
+		return nil, err
+	}
 	g.sealed, err = h.seal(g.v2.box, id)
 	return g, err
 }

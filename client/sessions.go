@@ -38,6 +38,12 @@ func (c *Client) Pause(ctx context.Context, session string) (apitypes.Session, e
 	return fetch[apitypes.Session](ctx, c, call{method: "POST", path: []string{"sessions", session, "pause"}})
 }
 
+// PauseReclaim is Pause, and then gives memory of the session to the host, within some two seconds. Session.ReclaimedBytes of
+// the answer says how much. A host that cannot is an error with apitypes.CodeUnenforceable, and nothing is paused.
+func (c *Client) PauseReclaim(ctx context.Context, session string) (apitypes.Session, error) {
+	return fetch[apitypes.Session](ctx, c, call{method: "POST", path: []string{"sessions", session, "pause"}, body: apitypes.PauseRequest{Reclaim: true}})
+}
+
 // Resume ends Pause. Resuming a session that is not paused does nothing.
 func (c *Client) Resume(ctx context.Context, session string) (apitypes.Session, error) {
 	return fetch[apitypes.Session](ctx, c, call{method: "POST", path: []string{"sessions", session, "resume"}})

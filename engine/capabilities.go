@@ -127,7 +127,7 @@ var Differences = []Difference{
 	{spec.EngineOCI, spec.IsolationGVisor, CanUsage, "figures include the kernel of the box: some 30 MiB and 15 processes", "the host measures the sandbox as a whole", []string{"Usage"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanManaged, "as in a native box, but without figures of what a process has used, without terminals, without larger pipes on request, and each counts to the limit of processes with its helper", "as for receipts, terminals and limits; the pipes are the host's", []string{"Managed", "ManagedEndings", "ManagedTerminal", "ManagedTerminalAtItsEnd", "ManagedTerminalEnd", "ManagedMany", "ManagedRefused", "ManagedBoxLost", "ManagedRemoved", "ManagedEnlargedPipe"}},
 	{spec.EngineOCI, spec.IsolationGVisor, CanManagedLimit, "refused", "the host cannot tell the memory of one process from that of the sandbox", []string{"ManagedMemory", "ManagedMemoryOfTrees"}},
-	{spec.EngineOCI, spec.IsolationGVisor, CanPause, "refused", "programs of a sandbox whose processes are frozen can die of signals that they have not caused", []string{"Pause", "PausedTimeout", "PausedEnds", "PauseOutlives"}},
+	{spec.EngineOCI, spec.IsolationGVisor, CanPause, "refused", "programs of a sandbox whose processes are frozen can die of signals that they have not caused", []string{"Pause", "PausedTimeout", "PausedEnds", "PauseOutlives", "PauseReclaims"}},
 }
 
 // DifferencesOf returns the differences of an engine and an isolation. Empty words stand for native

@@ -21,4 +21,16 @@ type Pausable interface {
 	Resume(ctx context.Context) error
 	// Paused reports whether the box is paused.
 	Paused() bool
+	// CanReclaim reports whether Reclaim can give memory of the box to the host. ErrUnenforceable: it cannot; the
+	// text says why.
+	CanReclaim(ctx context.Context) error
+	// Reclaim gives memory of a paused box to the host: page cache, and what the host's swap has room for. It takes at
+	// most some two seconds, ends early when the box is resumed, and returns by how many bytes the memory of the
+	// box has shrunk. A box that is not paused keeps its memory. Its commands notice nothing but that they wait for
+	// their memory when they use it again.
+	//
+	// This is the only way in which memory of a box with a memory limit gets into swap. It does not count to the
+	// limit there, so until it has come back, the box may hold up to its limit in swap and up to its limit in RAM.
+	// Processes with a memory limit of their own stay in RAM.
+	Reclaim(ctx context.Context) (bytes int64, err error)
 }

@@ -55,9 +55,9 @@ var controlFS = map[string]bool{
 
 // checkDenied refuses the source at p, which the caller calls name, because of an entry of
 // deny or of its file system.
-func checkDenied(p place, name string, deny []string, table mountTable) error {
+func (s *survey) checkDenied(p place, name string, deny []string) error {
 	for _, entry := range deny {
-		how, err := relation(p, entry, table)
+		how, err := s.relation(p, entry)
 		if err != nil {
 			return refuse(spec.MountSource, name, "cannot be checked against %q: %v", entry, err).Because(err)
 		}
@@ -73,7 +73,7 @@ func checkDenied(p place, name string, deny []string, table mountTable) error {
 
 // relation returns how the source at p overlaps with the tree denied, as the verb of a
 // sentence, or "" if they do not overlap.
-func relation(p place, denied string, table mountTable) (string, error) {
+func (s *survey) relation(p place, denied string) (string, error) {
 	// O_PATH does not trigger automounts. Magic links are acceptable, since the entry
 	// comes from the operator.
 	f, err := linux.Openat2(nil, denied, unix.OpenHow{Flags: unix.O_PATH})
@@ -84,7 +84,7 @@ func relation(p place, denied string, table mountTable) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	d, err := locate(f, table)
+	d, err := s.locate(f)
 	switch {
 	case err != nil:
 		return "", err

@@ -132,11 +132,11 @@ func makeAsOwner(at *os.File, names []string, source string) error {
 // checkMake refuses to create rest in at if [Open] would refuse the result. Unlike a source,
 // at itself may contain a denied tree, or be the root.
 func checkMake(at *os.File, rest []string, source string, deny []string) error {
-	table, err := readMountTable()
+	seen, err := newSurvey()
 	if err != nil {
 		return err
 	}
-	p, err := locate(at, table)
+	p, err := seen.locate(at)
 	if err != nil {
 		return refuse(spec.MountSource, source, "cannot be made: the directory that it would be in cannot be located: %v", err).Because(err)
 	}
@@ -145,7 +145,7 @@ func checkMake(at *os.File, rest []string, source string, deny []string) error {
 		if entry == "/" {
 			continue
 		}
-		how, err := relation(p, entry, table)
+		how, err := seen.relation(p, entry)
 		if err != nil {
 			return refuse(spec.MountSource, source, "cannot be checked against %q: %v", entry, err).Because(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -12,19 +13,32 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// mountTable holds the mounts of this mount namespace by ID.
-type mountTable map[uint64]linux.MountInfo
+// survey is what one check has learned of this mount namespace. It is not kept: any of it may change.
+type survey struct {
+	mounts map[uint64]linux.MountInfo // by ID
+	// above has the directories above a directory, the nearest first, up to the root. Most places that a check looks at
+	// have most of them in common.
+	above map[mountedDir][]fileID
+}
 
-func readMountTable() (mountTable, error) {
+// mountedDir identifies a directory in one mount.
+type mountedDir struct {
+	id    fileID
+	mount uint64
+}
+
+func dirOf(st unix.Statx_t) mountedDir { return mountedDir{idOf(st), st.Mnt_id} }
+
+func newSurvey() (*survey, error) {
 	all, err := linux.ReadMountInfo()
 	if err != nil {
 		return nil, fmt.Errorf("listing mounts: %w", err)
 	}
-	table := make(mountTable, len(all))
+	s := &survey{mounts: make(map[uint64]linux.MountInfo, len(all)), above: map[mountedDir][]fileID{}}
 	for _, m := range all {
-		table[m.ID] = m
+		s.mounts[m.ID] = m
 	}
-	return table, nil
+	return s, nil
 }
 
 // place is the location of an open file, in three forms: two places can be equal in one
@@ -53,12 +67,12 @@ func isDir(st unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 const maxDepth = 4096
 
 // locate returns the place of the O_PATH descriptor f.
-func locate(f *os.File, table mountTable) (place, error) {
+func (s *survey) locate(f *os.File) (place, error) {
 	st, err := stat(f)
 	if err != nil {
 		return place{}, err
 	}
-	entry, ok := table[st.Mnt_id]
+	entry, ok := s.mounts[st.Mnt_id]
 	if !ok {
 		return place{}, errors.New("it is on no mount of this mount namespace")
 	}
@@ -71,7 +85,7 @@ func locate(f *os.File, table mountTable) (place, error) {
 	if !below || st.Nlink == 0 {
 		return place{}, errMoved
 	}
-	chain, err := ancestors(f, st, name)
+	chain, err := s.ancestors(f, st, name)
 	return place{path: name, chain: chain, fs: entry, inFS: path.Join(entry.Root, rest), st: st}, err
 }
 
@@ -89,10 +103,10 @@ func stat(f *os.File) (unix.Statx_t, error) {
 
 // ancestors walks from f to the root of this process, by descriptor. The owner of f cannot
 // forge the directories above it: that would take a rename in directories of others.
-func ancestors(f *os.File, st unix.Statx_t, name string) ([]fileID, error) {
+func (s *survey) ancestors(f *os.File, st unix.Statx_t, name string) ([]fileID, error) {
 	chain := []fileID{idOf(st)}
 	if isDir(st) {
-		return climb(f, st, chain)
+		return s.climb(f, st, chain)
 	}
 	// A file has no "..", so its directory is found by name, and must contain the file.
 	dir, err := openParent(st, name)
@@ -104,14 +118,17 @@ func ancestors(f *os.File, st unix.Statx_t, name string) ([]fileID, error) {
 	if err != nil {
 		return nil, err
 	}
-	return climb(dir, above, append(chain, idOf(above)))
+	return s.climb(dir, above, append(chain, idOf(above)))
 }
 
 // climb appends the directories above start, whose status is st, to chain.
-func climb(start *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
-	dir := start
+func (s *survey) climb(start *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
+	dir, passed, first := start, []mountedDir{dirOf(st)}, len(chain)
 	defer func() { closeUnless(dir, start) }()
 	for len(chain) < maxDepth {
+		if rest, known := s.above[dirOf(st)]; known {
+			return s.noteAbove(passed, append(chain, rest...), first), nil
+		}
 		parent, above, err := openDotDot(dir)
 		if err != nil {
 			return nil, err
@@ -121,12 +138,21 @@ func climb(start *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
 		// The root is its own parent. Compare the mounts too: a directory can be mounted
 		// on one of its own children.
 		if idOf(above) == idOf(st) && above.Mnt_id == st.Mnt_id {
-			return chain, nil
+			return s.noteAbove(passed, chain, first), nil
 		}
 		chain = append(chain, idOf(above))
+		passed = append(passed, dirOf(above))
 		st = above
 	}
 	return nil, errors.New("it is nested too deeply")
+}
+
+// noteAbove notes what is above each of the directories dirs, which are in chain from first-1 on, and returns chain.
+func (s *survey) noteAbove(dirs []mountedDir, chain []fileID, first int) []fileID {
+	for i, dir := range dirs {
+		s.above[dir] = slices.Clip(chain[first+i:])
+	}
+	return chain
 }
 
 func openDotDot(dir *os.File) (*os.File, unix.Statx_t, error) {

@@ -130,15 +130,15 @@ func (r Root) newSource(f *os.File, name string, deny []string) (_ *Source, err 
 	if err := r.allow(s.UID, s.GID); err != nil {
 		return nil, err
 	}
-	table, err := readMountTable()
+	seen, err := newSurvey()
 	if err != nil {
 		return nil, err
 	}
-	if s.place, err = locate(f, table); err != nil {
+	if s.place, err = seen.locate(f); err != nil {
 		return nil, refuse(spec.MountSource, name, "cannot be located: %v", err).Because(err)
 	}
 	s.Path = s.place.path
-	if err := checkDenied(s.place, name, deny, table); err != nil {
+	if err := seen.checkDenied(s.place, name, deny); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -33,15 +33,23 @@ type standstill struct {
 //
 // ErrState: the session has no box.
 func (m *Manager) Pause(ctx context.Context, c Caller, key Key) (View, error) {
-	return m.changePause(ctx, c, key, true)
+	return m.changePause(ctx, c, key, true, false)
+}
+
+// PauseReclaim is Pause, and then gives memory of the session to the host as [engine.Pausable].Reclaim does, also if
+// it is paused already. Resume may come meanwhile, and ends that. If giving memory back fails, the session stays paused.
+//
+// ErrUnenforceable: this host cannot; the session is not paused then.
+func (m *Manager) PauseReclaim(ctx context.Context, c Caller, key Key) (View, error) {
+	return m.changePause(ctx, c, key, true, true)
 }
 
 // Resume ends Pause. Resuming a session that is not paused does nothing.
 func (m *Manager) Resume(ctx context.Context, c Caller, key Key) (View, error) {
-	return m.changePause(ctx, c, key, false)
+	return m.changePause(ctx, c, key, false, false)
 }
 
-func (m *Manager) changePause(ctx context.Context, c Caller, key Key, pause bool) (View, error) {
+func (m *Manager) changePause(ctx context.Context, c Caller, key Key, pause, reclaim bool) (View, error) {
 	if err := key.validate(); err != nil {
 		return View{}, err
 	}
@@ -70,12 +78,41 @@ func (m *Manager) changePause(ctx context.Context, c Caller, key Key, pause bool
 	if err := s.lockOp(ctx); err != nil {
 		return View{}, err
 	}
-	err = s.setPaused(ctx, c, u.box, pause)
+	if reclaim {
+		err = s.checkReclaim(ctx, c, u.box)
+	}
+	if err == nil {
+		err = s.setPaused(ctx, c, u.box, pause)
+	}
 	s.unlockOp()
 	if err != nil {
 		return View{}, err
 	}
-	return s.view(), nil
+	if !reclaim {
+		return s.view(), nil
+	}
+	bytes, err := u.box.(engine.Pausable).Reclaim(ctx)
+	if err != nil {
+		return View{}, s.m.noteFailure(c, s.key, "reclaim", err)
+	}
+	v := s.view()
+	v.Reclaimed = &bytes
+	return v, nil
+}
+
+// checkReclaim admits that memory of box is given to the host: before the pause, so that a refusal pauses nothing.
+func (s *session) checkReclaim(ctx context.Context, c Caller, box engine.LiveBox) error {
+	if err := s.m.audit(c, s.key, audit.Entry{Action: "reclaim", Decision: audit.Allow}); err != nil {
+		return err
+	}
+	p, ok := box.(engine.Pausable)
+	if !ok {
+		return s.m.noteFailure(c, s.key, "reclaim", errCannotPause)
+	}
+	if err := p.CanReclaim(ctx); err != nil {
+		return s.m.noteFailure(c, s.key, "reclaim", err)
+	}
+	return nil
 }
 
 func (s *session) isRemoving() bool {
@@ -89,6 +126,8 @@ func (s *session) pausedLocked() bool {
 	p := s.record.Paused
 	return p != nil && p.Box == s.record.Box && s.record.State == Running
 }
+
+var errCannotPause = fmt.Errorf("this engine cannot pause boxes: %w", engine.ErrUnenforceable)
 
 // setPaused pauses box or resumes it. The caller holds the op.
 //
@@ -110,7 +149,7 @@ func (s *session) setPaused(ctx context.Context, c Caller, box engine.LiveBox, p
 		return err
 	}
 	if !ok {
-		return s.m.noteFailure(c, s.key, action, fmt.Errorf("this engine cannot pause boxes: %w", engine.ErrUnenforceable))
+		return s.m.noteFailure(c, s.key, action, errCannotPause)
 	}
 	change, undo := p.Resume, p.Pause
 	if pause {

@@ -299,3 +299,31 @@ func TestPauseSurvives(t *testing.T) {
 		}
 	}
 }
+
+// A pause that gives memory to the host is refused before anything stands still where that cannot be done.
+func TestPauseReclaim(t *testing.T) {
+	b := open(t)
+	if _, err := b.PauseReclaim(ctx, me, keyA); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no session: %v", err)
+	}
+	box := b.host.Box(b.ensure(keyA, policy.Request{}).Box)
+	if _, err := b.PauseReclaim(ctx, me, keyA); !errors.Is(err, engine.ErrUnenforceable) || box.Paused() || !b.get(keyA).PausedAt.IsZero() {
+		t.Errorf("a host without swap: %v, paused: %v", err, box.Paused())
+	}
+	box.SetSpare(5)
+	for _, want := range []int64{5, 0} { // the second time it is paused already
+		v, err := b.PauseReclaim(ctx, me, keyA)
+		if err != nil || v.Reclaimed == nil || *v.Reclaimed != want || v.PausedAt.IsZero() || !box.Paused() {
+			t.Errorf("want %d bytes: %+v, %v", want, v, err)
+		}
+	}
+	if v, err := b.Pause(ctx, me, keyA); err != nil || v.Reclaimed != nil {
+		t.Errorf("a pause without it: %+v, %v", v, err)
+	}
+	if n := b.audit.count("reclaim", "allow"); n != 3 {
+		t.Errorf("audited %d times", n)
+	}
+	if n := b.audit.count("reclaim", "failed"); n != 1 {
+		t.Errorf("%d failures audited", n)
+	}
+}

@@ -33,6 +33,9 @@ type View struct {
 	// session, or built a new box because the old one was lost.
 	Created   bool
 	Recreated bool
+	// Reclaimed is how many bytes of its memory the call that returned the View gave to the host; nil: that was not
+	// asked for.
+	Reclaimed *int64
 	// Generation counts the boxes of the session, from 1.
 	Generation int
 	Box        string // ID; empty without a box

@@ -88,8 +88,14 @@ type Session struct {
 	Overridden      []string           `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
 	Execs           int                `json:"execs" doc:"Execs that are running."`
 	Processes       int                `json:"processes" doc:"Managed processes that are running."`
+	ReclaimedBytes  *int64             `json:"reclaimed_bytes,omitempty" doc:"How much of its memory this request gave to the host; only in the answer to a pause with reclaim."`
 	Created         bool               `json:"created,omitempty" doc:"This request made the session."`
 	Recreated       bool               `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
+}
+
+// PauseRequest pauses a session.
+type PauseRequest struct {
+	Reclaim bool `json:"reclaim,omitempty" doc:"Also give memory of the paused session to the host: page cache, and what the host's swap has room for. The answer comes when that is done, after at most some two seconds; nothing runs meanwhile. Refused, and nothing is paused, where the host cannot: without swap, cgroup v2 or Linux 5.19."`
 }
 
 // SessionList is a list of sessions, ordered by tenant and id.

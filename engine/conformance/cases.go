@@ -159,6 +159,7 @@ var cases = []testCase{
 	{"Pause", engine.CanPause, (*suite).pause, flags{waits: true}},
 	{"PausedTimeout", engine.CanPause, (*suite).pausedTimeout, flags{waits: true}},
 	{"PausedEnds", engine.CanPause, (*suite).pausedEnds, flags{waits: true}},
+	{"PauseReclaims", engine.CanPause, (*suite).pauseReclaims, flags{}},
 	{"PauseOutlives", engine.CanPause, (*suite).pauseOutlives, flags{waits: true}},
 	{"Events", engine.CanEvents, (*suite).events, flags{long: true}},
 	{"Ports", engine.CanPorts, (*suite).ports, flags{}},

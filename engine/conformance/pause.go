@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/boxtest"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // stands is how long a case looks whether a paused box does anything.
@@ -184,6 +185,54 @@ func (e *suite) pausedEnds(t testing.TB) {
 		if !errors.Is(err, engine.ErrBoxLost) {
 			t.Errorf("%s after removal: %v", what, err)
 		}
+	}
+}
+
+// pauseReclaims: a paused box gives memory to the host, and has it again afterwards; a host that cannot says so, and
+// changes nothing.
+func (e *suite) pauseReclaims(t testing.TB) {
+	swaps := testutil.Swap(t, 128*boxtest.MiB)
+	b := e.create(t, engine.Spec{})
+	p := b.(engine.Pausable)
+	if err := p.CanReclaim(t.Context()); err != nil {
+		setPaused(t, b, true)
+		bytes, again := p.Reclaim(t.Context())
+		if swaps || !errors.Is(err, engine.ErrUnenforceable) || bytes != 0 || !errors.Is(again, engine.ErrUnenforceable) {
+			t.Errorf("can reclaim: %v; reclaim: %d, %v", err, bytes, again)
+		}
+		setPaused(t, b, false)
+		boxtest.WantOutput(t, b, "echo goes on", "goes on\n")
+		return
+	}
+	if !swaps {
+		t.Skip("a host with swap of its own: what the box could give depends on it")
+	}
+	const size = 48 * boxtest.MiB
+	out := boxtest.NewScreen()
+	release, stdin := boxtest.NewGate()
+	release = sync.OnceFunc(release)
+	defer release()
+	c := engine.Command{Args: []string{"python3", "-c", `import sys
+b = bytearray(i * 7 % 251 for i in range(4096)) * (48 << 8)
+print("full", flush=True)
+sys.stdin.read()
+print(b == bytearray(i * 7 % 251 for i in range(4096)) * (48 << 8))`}}
+	c.Stdin, c.Stdout = stdin, out
+	command := boxtest.Begin(t, b, c)
+	out.Await(t, "full\n")
+	if bytes, err := p.Reclaim(t.Context()); bytes != 0 || err != nil {
+		t.Errorf("a box that is not paused: %d, %v", bytes, err)
+	}
+	setPaused(t, b, true)
+	bytes, err := p.Reclaim(boxtest.Patient(t))
+	u, uerr := b.Usage()
+	if err != nil || uerr != nil || bytes < size/2 || *u.Memory > size/2 {
+		t.Errorf("%d bytes reclaimed, %v; %+v, %v", bytes, err, u, uerr)
+	}
+	setPaused(t, b, false)
+	release()
+	if r := boxtest.Wait(t, command); r.ExitCode != 0 || out.String() != "True\n" {
+		t.Errorf("%+v, %q", r, out)
 	}
 }
 

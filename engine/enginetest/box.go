@@ -40,6 +40,14 @@ type Box struct {
 	answer    func(port, request string) string // nil: no port accepts connections
 	listeners map[netip.AddrPort]net.Listener   // that the client serves, on ports of this host
 	paused    bool
+	spare     *int64 // bytes that the host takes from the paused box; nil: it takes none
+}
+
+// SetSpare has Reclaim of the paused box give bytes to the host; until then it is refused.
+func (b *Box) SetSpare(bytes int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spare = &bytes
 }
 
 // SetPaused does what a client does that pauses the box, or resumes it.
@@ -265,6 +273,34 @@ func (l *liveBox) Resume(ctx context.Context) error { return l.setPaused(ctx, "r
 
 // Paused implements engine.Pausable.
 func (l *liveBox) Paused() bool { return l.b.Paused() }
+
+// CanReclaim implements engine.Pausable.
+func (l *liveBox) CanReclaim(ctx context.Context) error {
+	if err := l.pass(ctx, "can-reclaim"); err != nil {
+		return err
+	}
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	if l.b.spare == nil {
+		return fmt.Errorf("this host has no swap: %w", engine.ErrUnenforceable)
+	}
+	return nil
+}
+
+// Reclaim implements engine.Pausable: see [Box.SetSpare].
+func (l *liveBox) Reclaim(ctx context.Context) (int64, error) {
+	if err := l.CanReclaim(ctx); err != nil {
+		return 0, err
+	}
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	if !l.b.paused {
+		return 0, nil
+	}
+	bytes := *l.b.spare
+	*l.b.spare = 0
+	return bytes, nil
+}
 
 func (l *liveBox) setPaused(ctx context.Context, op string, paused bool) error {
 	if err := l.pass(ctx, op); err != nil {

@@ -135,6 +135,23 @@ func (b *box) setPaused(ctx context.Context, paused bool) error {
 	return nil
 }
 
+// CanReclaim implements engine.Pausable.
+func (b *box) CanReclaim(ctx context.Context) error {
+	_, err := b.reclaim(ctx, true)
+	return err
+}
+
+// Reclaim implements engine.Pausable.
+func (b *box) Reclaim(ctx context.Context) (int64, error) { return b.reclaim(ctx, false) }
+
+func (b *box) reclaim(ctx context.Context, ask bool) (int64, error) {
+	var done rpc.Reclaimed
+	if _, err := b.engine.link.call(ctx, rpc.TypeReclaim, rpc.Reclaim{ID: b.id, Ask: ask}, &done); err != nil {
+		return 0, fmt.Errorf("giving memory of box %q to the host: %w", b.id, err)
+	}
+	return done.Bytes, nil
+}
+
 // Paused implements engine.Pausable.
 func (b *box) Paused() bool {
 	_, paused, _ := b.pauses.now()

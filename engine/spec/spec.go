@@ -116,7 +116,7 @@ type Spec struct {
 // Limits bound what all commands of a box use together. Zero means the default,
 // Unlimited means none.
 type Limits struct {
-	Memory int64   `json:"memory,omitempty"` // bytes of RAM; swap is always off
+	Memory int64   `json:"memory,omitempty"` // bytes of RAM; swap is off, see Pausable.Reclaim
 	PIDs   int64   `json:"pids,omitempty"`   // processes and threads at once
 	CPUs   float64 `json:"cpus,omitempty"`   // cores' worth of time
 	// Per process, through rlimits:

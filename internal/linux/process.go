@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // StartTime returns when process pid started, in clock ticks since boot (field 22 of
@@ -47,6 +48,15 @@ func DiskWrites(pid int) (int64, error) {
 
 // BootID identifies this boot of the machine.
 func BootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
+	if id := bootID.Load(); id != nil {
+		return *id, nil
+	}
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	id := strings.TrimSpace(string(text))
+	if err == nil {
+		bootID.Store(&id)
+	}
+	return id, err
 }
+
+var bootID atomic.Pointer[string] // it cannot change while this process lives

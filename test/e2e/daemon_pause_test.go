@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,14 @@ func TestPause(t *testing.T) {
 	for deadline := time.Now().Add(patience); session().Execs == 0 || !strings.Contains(d.run("exec", "s", "--", "cat", "begun").stdout, "begun"); {
 		if time.Now().After(deadline) {
 			t.Fatal("the command does not begin")
+		}
+	}
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil { // cgroup v1 cannot give memory to the host
+		if r := d.run("pause", "--reclaim", "s"); r.status == 0 || r.stdout != "" || strings.Count(r.stderr, "\n") != 1 || !strings.Contains(r.stderr, "cgroup v1") {
+			t.Errorf("pause --reclaim: %+v", r)
+		}
+		if s := session(); s.PausedAt != nil {
+			t.Errorf("a refused pause: %+v", s)
 		}
 	}
 	d.says(0, "", "pause", "s")

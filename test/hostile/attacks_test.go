@@ -189,7 +189,7 @@ func (a *attacker) boxes() {
 			rpc.TypeKill: `{"ID":%s,"Slot":"1","Signal":9}`, rpc.TypePTY: `{"ID":%s,"User":{"UID":0,"GID":0}}`, rpc.TypeConnect: `{"ID":%s}`,
 			rpc.TypeAdopt: `{"ID":%s}`, rpc.TypeUsage: `{"ID":%s}`, rpc.TypeKeep: `{"ID":%s,"Slot":"1","Key":"k"}`, rpc.TypeOpen: `{"ID":%s,"Slots":["1"]}`,
 			rpc.TypeOutside: `{"ID":%s,"Slot":"1","Age":9223372036854775807}`, rpc.TypeDiag: `{"ID":%s}`,
-			rpc.TypeSockets: `{"ID":%s,"IPv4":1}`, rpc.TypePause: `{"ID":%s,"Resume":true}`,
+			rpc.TypeSockets: `{"ID":%s,"IPv4":1}`, rpc.TypePause: `{"ID":%s,"Resume":true}`, rpc.TypeReclaim: `{"ID":%s}`,
 		} {
 			if said := a.ask(typ, fmt.Sprintf(body, id)); said == "" && typ != rpc.TypeRemove {
 				a.wrong("request %d about box %.40s was granted", typ, id)
@@ -211,7 +211,7 @@ func (a *attacker) boxes() {
 			{rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":%[1]s}}`}, {rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":1048576,"inodes":%[1]s}}`}, {rpc.TypeVolumes, `{"After":%[1]s}`},
 			{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":%[1]s,"inodes":%[1]s}}`}, {rpc.TypeCopyVolume, `{"From":%[1]s,"Volume":{"name":"n"}}`}, {rpc.TypeDiag, `{"ID":%[1]s}`},
 			{rpc.TypeSockets, `{%[2]s,"IPv4":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"IPv4":%[1]s,"IPv6":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"Listen":%[1]s}`}, {rpc.TypeSockets, `{%[2]s,"Listen":[%[1]s]}`},
-			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypePause, `{"ID":%[1]s,"Resume":%[1]s}`}, {rpc.TypePause, `{%[2]s,"Resume":%[1]s}`}, {rpc.TypePool, `%[1]s`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`}, {rpc.TypeEngines, `%[1]s`},
+			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypePause, `{"ID":%[1]s,"Resume":%[1]s}`}, {rpc.TypePause, `{%[2]s,"Resume":%[1]s}`}, {rpc.TypeReclaim, `{"ID":%[1]s}`}, {rpc.TypeReclaim, `{%[2]s,"Ask":%[1]s}`}, {rpc.TypePool, `%[1]s`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`}, {rpc.TypeEngines, `%[1]s`},
 			{rpc.TypeMakeLayer, `{"Name":%[1]s}`}, {rpc.TypeAbandonLayer, `{"Name":%[1]s}`}, {rpc.TypePublishLayer, `{"Name":%[1]s,"ID":%[1]s}`}, {rpc.TypeRemoveLayer, `{"ID":%[1]s}`}, {rpc.TypeLayers, `{"After":%[1]s}`},
 			{rpc.TypeOutside, `{%[2]s,"Slot":"1","Age":%[1]s}`}, {rpc.TypeWhere, `{"Request":%[1]s}`}, {rpc.TypeWhere, `{"Request":1,"ID":%[1]s}`},
 		} {
@@ -447,7 +447,7 @@ func (a *attacker) corpus() []frame {
 		{rpc.TypePTY, `{"ID":` + own + `,"User":{"UID":0,"GID":0},"Size":{"Rows":24,"Cols":80}}`},
 		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeDiag, `{"ID":` + own + `}`}, {rpc.TypeSockets, `{"ID":` + own + `,"Listen":["127.0.0.1:3128","[::1]:3128"],"IPv4":1,"IPv6":1}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
 		{rpc.TypeOutside, `{"ID":` + own + `,"Slot":"1","Age":1000000000}`}, {rpc.TypeWhere, `{"Request":1}`}, {rpc.TypeRemove, `{"ID":"gone"}`},
-		{rpc.TypePause, `{"ID":` + own + `,"Resume":true}`}, {rpc.TypePause, `{"ID":` + own + `}`}, {rpc.TypePool, `{}`},
+		{rpc.TypePause, `{"ID":` + own + `,"Resume":true}`}, {rpc.TypePause, `{"ID":` + own + `}`}, {rpc.TypeReclaim, `{"ID":` + own + `,"Ask":true}`}, {rpc.TypeReclaim, `{"ID":` + own + `}`}, {rpc.TypePool, `{}`},
 		{rpc.TypeList, `{}`}, {rpc.TypePing, `{}`}, {rpc.TypeEngines, `{}`}, {rpc.TypeKeep, `{"ID":` + own + `,"Slot":"1","Key":"k","Memory":8388608}`},
 		{rpc.TypeOpen, `{"ID":` + own + `,"Slots":["1","2"]}`}, {rpc.TypeVolumes, `{"After":"a"}`}, {rpc.TypeRemoveVolume, `{"Name":"n"}`},
 		{rpc.TypeCopyVolume, `{"From":"none","Volume":{"name":"n","bytes":8388608}}`},

@@ -646,6 +646,14 @@ class OutputFile:
 
 
 @dataclass
+class PauseRequest:
+    # Also give memory of the paused session to the host: page cache, and what the host's swap has room for.
+    # The answer comes when that is done, after at most some two seconds; nothing runs meanwhile. Refused, and
+    # nothing is paused, where the host cannot: without swap, cgroup v2 or Linux 5.19.
+    reclaim: Optional[bool] = None
+
+
+@dataclass
 class Pool:
     # Boxes taken from the pool since the launcher started.
     hits: int
@@ -1106,6 +1114,8 @@ class Session:
     published: Optional[List[Published]] = None
     # Why it failed or stopped.
     reason: Optional[str] = None
+    # How much of its memory this request gave to the host; only in the answer to a pause with reclaim.
+    reclaimed_bytes: Optional[int] = None
     # This request gave it a new box, as the old one was lost.
     recreated: Optional[bool] = None
     # How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped
@@ -1773,9 +1783,9 @@ class Client(Transport):
         """Connections of the session's box, and what was refused. Role viewer or above."""
         return self._json(Network, 'GET', f"/v1/sessions/{quote(id)}/network")
 
-    def pause_session(self, id: str) -> Session:
+    def pause_session(self, id: str, body: Optional[PauseRequest] = None) -> Session:
         """Stop everything that runs in a session until it is resumed; a paused one stays paused. Role operator or above."""
-        return self._json(Session, 'POST', f"/v1/sessions/{quote(id)}/pause")
+        return self._json(Session, 'POST', f"/v1/sessions/{quote(id)}/pause", json=body)
 
     def ports(self, id: str) -> PortList:
         """What listens in the session's box. Role viewer or above."""

@@ -1751,6 +1751,10 @@ export interface components {
             /** Format: int64 */
             size: number;
         };
+        PauseRequest: {
+            /** @description Also give memory of the paused session to the host: page cache, and what the host's swap has room for. The answer comes when that is done, after at most some two seconds; nothing runs meanwhile. Refused, and nothing is paused, where the host cannot: without swap, cgroup v2 or Linux 5.19. */
+            reclaim?: boolean;
+        };
         Pool: {
             /**
              * Format: int64
@@ -2339,6 +2343,11 @@ export interface components {
             published?: components["schemas"]["Published"][] | null;
             /** @description Why it failed or stopped. */
             reason?: string;
+            /**
+             * Format: int64
+             * @description How much of its memory this request gave to the host; only in the answer to a pause with reclaim.
+             */
+            reclaimed_bytes?: number;
             /** @description This request gave it a new box, as the old one was lost. */
             recreated?: boolean;
             /** @description How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped then, and expires_at says when it goes; its next use gives it a new box. */
@@ -7709,7 +7718,11 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["PauseRequest"];
+            };
+        };
         responses: {
             /** @description OK */
             200: {
@@ -7720,7 +7733,7 @@ export interface operations {
                     "application/json": components["schemas"]["Session"];
                 };
             };
-            /** @description bad_path, unknown_field */
+            /** @description bad_path, malformed_json, unknown_field, wrong_type */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7756,6 +7769,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
+            /** @description body_timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description bad_state, box_lost */
             409: {
                 headers: {
@@ -7767,6 +7789,15 @@ export interface operations {
             };
             /** @description body_too_large */
             413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description unsupported_media_type */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

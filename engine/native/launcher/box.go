@@ -58,6 +58,7 @@ type box struct {
 	limiting sync.Mutex // held to change limits
 	freezing sync.Mutex // held to freeze and thaw the box; before saving
 	paused   bool       // the commands stand still; guarded by freezing
+	reclaims func()     // ends a reclaim in progress; guarded by freezing; nil: none is
 	showing  sync.Mutex // held to write the files that show the box its limits
 	saving   sync.Mutex // held to write the record
 

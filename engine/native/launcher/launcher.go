@@ -56,6 +56,7 @@ type Launcher struct {
 	waves      waves // of boxes that end with this launcher
 	views      views
 	creating   map[kind]chan struct{} // has one element per create at work with the runtime
+	reclaiming chan struct{}          // has an element while memory of a box is given to the host
 	budget     *budget                // of requests
 	works      *works                 // requests in progress
 	pulse      pulse                  // whether boxes can be built

@@ -136,7 +136,7 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 	if m.Layer != "" {
 		owner = layerMap(b.lease.Base)
 	} else if m.Users && !isShared(src.UID) && !isShared(src.GID) {
-		owner = mounts.UsersMap(mounts.Owner{UID: int(src.UID), GID: int(src.GID)}, mounts.Owner(user), uint32(b.lease.Base), sharedBase, idRange)
+		owner = usersMap(mounts.Owner{UID: int(src.UID), GID: int(src.GID)}, user, b.lease.Base)
 		if err := openToUsers(src); err != nil {
 			return 0, err
 		}
@@ -161,6 +161,11 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 		return err
 	})
 	return id, fieldError(err)
+}
+
+// usersMap is the map of a mount with Users, of a directory that belongs to owner, in a box with the IDs from base on.
+func usersMap(owner mounts.Owner, user engine.User, base int) mounts.IDMap {
+	return mounts.UsersMap(owner, mounts.Owner(user), uint32(base), sharedBase, idRange)
 }
 
 // openToUsers makes a directory of mode 0700 accessible to all users of a box. It leaves any

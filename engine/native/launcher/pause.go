@@ -27,6 +27,9 @@ func (b *box) handlePause(m rpc.Pause) (any, []*os.File, error) {
 		return nil, nil, b.orLost(err)
 	}
 	if m.Resume {
+		if b.reclaims != nil {
+			b.reclaims()
+		}
 		if err := b.group.Resume(); err != nil {
 			return nil, nil, b.orLost(errors.Join(err, b.recordPaused(b.paused)))
 		}

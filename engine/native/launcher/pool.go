@@ -20,6 +20,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,7 +52,7 @@ const (
 	// memoryShare is the part of the host's available memory that blank boxes may take.
 	memoryShare = 1.0 / 128
 	// blankFiles is about how many descriptors of the launcher a blank box holds.
-	blankFiles = 35
+	blankFiles = 36
 	// filesShare is the part of the launcher's descriptors that blank boxes may take.
 	filesShare = 1.0 / 4
 	// busyBoxes is how many boxes a launcher may have before its pool gives way: they share the ranges
@@ -535,7 +536,10 @@ func (p *pool) build(s engine.Spec) error {
 	if err == nil {
 		b.blank = true
 		if err = p.l.create(w, b); err == nil {
-			if b.first, err = b.newSlot(); err != nil {
+			if b.first, err = b.newSlot(); err == nil {
+				err = p.l.mapAhead(b)
+			}
+			if err != nil {
 				err = errors.Join(err, p.l.abandon(b, err))
 			}
 		}
@@ -564,6 +568,24 @@ func (p *pool) build(s engine.Spec) error {
 	return nil
 }
 
+// mapAhead makes the user namespace through which a directory of the service's client, such as a workspace, is mounted in
+// a blank box. Making it would be a tenth of the hand-over.
+func (l *Launcher) mapAhead(b *box) error {
+	if l.service == nil || isShared(uint32(l.service.ClientUID)) || isShared(uint32(l.service.ClientGID)) {
+		return nil
+	}
+	client := mounts.Owner{UID: l.service.ClientUID, GID: l.service.ClientGID}
+	m := usersMap(client, b.spec.User, b.lease.Base)
+	ns, err := mounts.UserNS(m)
+	if err != nil {
+		return fmt.Errorf("making id map: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.userNS[m.String()] = ns
+	return nil
+}
+
 // complete makes a blank box the box of s. After a failure the caller removes it.
 func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	before := b.spec
@@ -575,7 +597,6 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	}{
 		{"giving a box of the pool its name", func() error { return l.rename(b, s.ID) }},
 		{"giving a box of the pool its limits", func() error { return limitError(b.group.Set(limitsOf(s, s.Limits))) }},
-		{"changing the root of a box of the pool", func() error { return l.changeRoot(b, before) }},
 		{"giving a box of the pool its hostname", func() error {
 			if s.Hostname == before.Hostname {
 				return nil
@@ -590,7 +611,15 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 			return err
 		}
 	}
-	if err := l.attachMounts(b); err != nil {
+	changed := make(chan error, 1)
+	go func() { // in parallel, because neither needs the other
+		done := w.begin("changing the root of a box of the pool", "", nil)
+		err := l.changeRoot(b, before)
+		done()
+		changed <- err
+	}()
+	err := l.attachMounts(b)
+	if err = errors.Join(<-changed, err); err != nil {
 		return err
 	}
 	if err := l.verify(b); err != nil {

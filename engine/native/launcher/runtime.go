@@ -164,6 +164,7 @@ func (l *Launcher) openRuntimes(programs rpc.Runtimes) {
 	if l.containerd = l.openContainerd(programs, runc); l.containerd != nil {
 		l.runtimes[kind{spec.EngineContainerd, spec.IsolationNamespaces}] = l.containerd
 	}
+	l.reclaiming = make(chan struct{}, 1)
 	l.creating = map[kind]chan struct{}{}
 	for k := range l.runtimes {
 		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,

@@ -90,6 +90,8 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return onBox(l, r, func(m rpc.Sockets) string { return m.ID }, (*box).handleSockets)
 	case rpc.TypePause:
 		return onBox(l, r, func(m rpc.Pause) string { return m.ID }, (*box).handlePause)
+	case rpc.TypeReclaim:
+		return onBox(l, r, func(m rpc.Reclaim) string { return m.ID }, l.handleReclaim)
 	case rpc.TypeConnect:
 		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeEngines:

@@ -82,7 +82,7 @@ var (
 		rpc.TypeEngines: "looking at the engines", rpc.TypePublishLayer: "publishing a layer", rpc.TypeAbandonLayer: "deleting an unpublished layer", rpc.TypeRemoveLayer: "removing a layer",
 	}
 	quickNames = map[byte]string{
-		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command", rpc.TypePause: "pausing a box",
+		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command", rpc.TypePause: "pausing a box", rpc.TypeReclaim: "giving memory of a box to the host",
 		rpc.TypePTY: "opening a terminal", rpc.TypeConnect: "connecting to an agent", rpc.TypeDiag: "opening a socket in the network of a box", rpc.TypeSockets: "opening sockets in the network of a box", rpc.TypeAdopt: "adopting a box",
 		rpc.TypeList: "listing boxes", rpc.TypePing: "looking at the host's health", rpc.TypeUsage: "measuring a box",
 		rpc.TypeOpen: "opening cgroups of commands", rpc.TypeKeep: "keeping the cgroup of a process",

@@ -162,6 +162,22 @@ type Pause struct {
 	Resume bool `json:",omitempty"`
 }
 
+// TypeReclaim is the type of Reclaim.
+const TypeReclaim = 107
+
+// Reclaim gives memory of a paused box to the host. One that is not paused keeps its memory. It is answered by
+// Reclaimed.
+type Reclaim struct {
+	ID string
+	// Ask: only say whether it is possible, also of a box that is not paused.
+	Ask bool `json:",omitempty"`
+}
+
+// Reclaimed answers Reclaim.
+type Reclaimed struct {
+	Bytes int64 `json:",omitempty"` // by which the charge of the box has fallen
+}
+
 // TypeDiag is the type of a request whose body is a [Box] and whose reply has one descriptor: a socket
 // of sock_diag(7) in the box's network.
 const TypeDiag = 91
