@@ -111,8 +111,13 @@ func (w *warmth) tend(z *spec.Zygote, user engine.User) {
 		n = &nest{of: *z, user: user}
 		w.nests[k] = n
 	}
-	if n == nil || n.tended || w.closed || w.box.Paused() ||
-		n.zygote == nil && time.Now().Before(n.until) || n.zygote != nil && len(n.spares) >= n.of.Spares {
+	if n == nil || n.tended || w.closed || w.box.Paused() {
+		return
+	}
+	// Moving processes into their cgroups may hold up others on the host that make or enter one, for a grace period
+	// of the kernel. So several are moved at once.
+	missing := n.of.Spares - len(n.spares)
+	if n.zygote == nil && time.Now().Before(n.until) || n.zygote != nil && 2*missing < n.of.Spares {
 		return
 	}
 	n.tended = true
@@ -123,7 +128,7 @@ func (w *warmth) tend(z *spec.Zygote, user engine.User) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		n.tended = false
-		if err != nil && !w.isLost() {
+		if err != nil && !w.isLost() && !w.box.isEnding() {
 			n.failedLocked(time.Now())
 			w.box.engine.log.Warn("commands are started without their warm interpreter", "box", w.box.id, "zygote", n.of.Name, "error", err)
 		}
@@ -173,8 +178,6 @@ func (w *warmth) fill(n *nest) error {
 	if err != nil {
 		return err
 	}
-	// All are asked for at once: moving the first into its cgroups takes a grace period of the
-	// kernel, and moving those that follow at once takes next to none.
 	asked := make([]*member, len(batch))
 	for i, s := range batch {
 		asked[i] = w.add(n, s, zygote.rlimits)
