@@ -306,11 +306,15 @@ func (w *warmth) event(frame *wire.Frame) {
 	if m == nil {
 		return
 	}
-	if frame.Type != wire.TypeExited {
+	switch frame.Type {
+	case wire.TypeStarted, wire.TypeFailed, wire.TypeWarm, wire.TypeWaiting:
 		select {
 		case m.frames <- frame:
-		default: // an agent that says more than there is to say
+		default: // an agent that says something twice
 		}
+		return
+	case wire.TypeExited:
+	default:
 		return
 	}
 	if m.nest.zygote == m {
