@@ -28,9 +28,10 @@ const (
 	loadDeadline  = 3 * time.Minute
 	spareDeadline = 2 * time.Minute
 	// firstRest and lastRest bound how long a zygote that died or failed is left alone; the time
-	// doubles with each failure, and begins anew once a zygote has lived for lastRest.
+	// doubles with each failure, and begins anew after a zygote that has lived for goodLife.
 	firstRest = 500 * time.Millisecond
 	lastRest  = 5 * time.Minute
+	goodLife  = 10 * time.Second
 )
 
 // errNoSpare means that no spare has taken a command over, and that no code of it has run.
@@ -65,6 +66,7 @@ type nest struct {
 	tended bool // a goroutine fills it
 	zygote *member
 	spares []*member // that wait
+	began  time.Time // of the last zygote
 	rest   time.Duration
 	until  time.Time // no zygote is started before
 }
@@ -75,7 +77,6 @@ type member struct {
 	slot    *slot // owned, until a command takes it
 	nest    *nest
 	rlimits []wire.Rlimit // that it was started with
-	born    time.Time
 	frames  chan *wire.Frame // what the agent says about it before it is of use
 	gone    chan struct{}    // closed when it has ended
 }
@@ -129,15 +130,15 @@ func (w *warmth) tend(z *spec.Zygote, user engine.User) {
 		defer w.mu.Unlock()
 		n.tended = false
 		if err != nil && !w.isLost() && !w.box.isEnding() {
-			n.failedLocked(time.Now())
+			n.failedLocked()
 			w.box.engine.log.Warn("commands are started without their warm interpreter", "box", w.box.id, "zygote", n.of.Name, "error", err)
 		}
 	})
 }
 
-// failedLocked has the nest rest. born is when the zygote that failed was started.
-func (n *nest) failedLocked(born time.Time) {
-	if time.Since(born) > lastRest {
+// failedLocked has the nest rest.
+func (n *nest) failedLocked() {
+	if time.Since(n.began) > goodLife {
 		n.rest = 0
 	}
 	n.rest = min(max(2*n.rest, firstRest), lastRest)
@@ -219,6 +220,9 @@ func (w *warmth) load(n *nest) (*member, error) {
 	cmd := engine.Command{Args: n.of.Command, Dir: "/", User: &n.user}.WithDefaults(w.box.spec)
 	msg := (&account{box: w.box, slot: s}).spawnMsg(&cmd, s.birth)
 	m := w.add(n, s, msg.Rlimits)
+	w.mu.Lock()
+	n.began = time.Now()
+	w.mu.Unlock()
 	err = w.begin(m, &wire.ZygoteMsg{Preload: n.of.Preload, Spawn: *msg})
 	if errors.Is(err, engine.ErrPaused) {
 		w.end(m)
@@ -264,7 +268,7 @@ func (w *warmth) begin(m *member, ask *wire.ZygoteMsg) error {
 
 // add registers a member. It takes ownership of s.
 func (w *warmth) add(n *nest, s *slot, rlimits []wire.Rlimit) *member {
-	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, born: time.Now(), frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
+	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.members[m.id] = m
@@ -318,7 +322,7 @@ func (w *warmth) event(frame *wire.Frame) {
 		return
 	}
 	if m.nest.zygote == m {
-		m.nest.failedLocked(m.born)
+		m.nest.failedLocked()
 	}
 	w.forgetLocked(m)
 	w.wg.Go(func() { w.discard(m) })
@@ -434,7 +438,7 @@ func (w *warmth) spoiled(p *process, failed *wire.FailedMsg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := w.nests[nestKey{p.zygote.Name, *p.cmd.User}]; n != nil {
-		n.failedLocked(time.Now())
+		n.failedLocked()
 		w.clearLocked(n)
 	}
 }

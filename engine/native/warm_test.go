@@ -17,20 +17,23 @@ func TestNestRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &nest{}
 		for want := firstRest; want < lastRest; want *= 2 {
-			n.failedLocked(time.Now())
+			n.began = time.Now()
+			n.failedLocked()
 			if got := time.Until(n.until); got != want {
 				t.Errorf("it rests for %v, want %v", got, want)
 			}
 		}
 		for range 3 {
-			n.failedLocked(time.Now())
+			n.began = time.Now()
+			n.failedLocked()
 			if got := time.Until(n.until); got != lastRest {
 				t.Errorf("it rests for %v, want %v", got, lastRest)
 			}
 		}
-		n.failedLocked(time.Now().Add(-lastRest - 1))
+		n.began = time.Now().Add(-goodLife - 1)
+		n.failedLocked()
 		if got := time.Until(n.until); got != firstRest {
-			t.Errorf("after a long life it rests for %v, want %v", got, firstRest)
+			t.Errorf("after a good life it rests for %v, want %v", got, firstRest)
 		}
 	})
 }
