@@ -76,7 +76,7 @@ type member struct {
 	id      uint32
 	slot    *slot // owned, until a command takes it
 	nest    *nest
-	rlimits []wire.Rlimit // that it was started with
+	rlimits []wire.Rlimit    // that it was started with
 	frames  chan *wire.Frame // what the agent says about it before it is of use
 	gone    chan struct{}    // closed when it has ended
 }
