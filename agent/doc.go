@@ -1,7 +1,7 @@
 // Package agent is PID 1 of a box. It starts commands, reaps every process of the box, and
 // reports to the client how its commands ended.
 //
-// The agent runs as user 65535 of the box, as which no command can run. It has the four
+// The agent runs as user 65535 of the box, as which no command can run. It has the
 // capabilities that starting a command needs, is not dumpable, and is subject to the same
 // seccomp policy as the commands.
 //
@@ -9,6 +9,9 @@
 // and the child inherits them. Managed processes are the exception. The agent keeps their
 // stdio itself, so that it survives every client, in ring buffers of fixed size that
 // clients read without asking.
+//
+// Interpreters that are kept warm (warm.go) are commands that make commands: see package
+// zygote.
 //
 // The agent makes no decisions about limits, timeouts or verdicts, and holds nothing that
 // would help a command that takes it over: everything that counts is measured outside the

@@ -114,3 +114,43 @@ func TestBirthFromUserNamespace(t *testing.T) {
 		t.Logf("%s", use)
 	}
 }
+
+// TestProcsOfSlot: with cgroup.procs of a slot, whoever has it moves processes of the box there, and no others: not
+// even a process of the host's root.
+func TestProcsOfSlot(t *testing.T) {
+	b := newOwnedBox(t, testHost(t), Owner{UID: agentBase + 65535, GID: agentBase + 65535}, Limits{Memory: 256 * mib, PIDs: 40})
+	from, _ := b.slot(t)
+	to, stats := b.slot(t)
+	procs, err := to.OpenProcs()
+	check(t, err)
+	defer procs.Close()
+	inside := b.start(t, from, "sleep")
+	if got := inside.line(t); got != "ready" {
+		t.Fatalf("the command says %q", got)
+	}
+	outside := newChild(t, nil, "sleep")
+	check(t, outside.cmd.Start())
+	outside.started()
+	for what, pid := range map[string]int{"another process of the host": outside.cmd.Process.Pid, "itself": 0} {
+		if _, err := procs.WriteString(strconv.Itoa(pid)); !errors.Is(err, unix.EACCES) {
+			t.Errorf("root moves %s into a slot: %v, want EACCES", what, err)
+		}
+	}
+	if populated, err := stats.Populated(); err != nil || populated {
+		t.Fatalf("populated %v, %v", populated, err)
+	}
+	for _, f := range to.Tasks {
+		_, err := f.WriteString(strconv.Itoa(inside.cmd.Process.Pid))
+		check(t, err)
+	}
+	_, err = procs.WriteString(strconv.Itoa(inside.cmd.Process.Pid))
+	check(t, err)
+	for _, tree := range b.slotTrees() {
+		pids, err := readPIDs(tree.box, to.path()+"/cgroup.procs")
+		if err != nil || !slices.Equal(pids, []int{inside.cmd.Process.Pid}) {
+			t.Errorf("%s: processes %v, %v, want the command", tree.box.Name(), pids, err)
+		}
+	}
+	check(t, to.Kill())
+	check(t, to.WaitEmpty(t.Context()))
+}

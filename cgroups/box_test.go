@@ -43,7 +43,12 @@ func newBox(t testing.TB, l Limits) *testBox {
 
 func newBoxOn(t testing.TB, h *Host, l Limits) *testBox {
 	t.Helper()
-	g, err := h.Create(testID(), Owner{}, l)
+	return newOwnedBox(t, h, Owner{}, l)
+}
+
+func newOwnedBox(t testing.TB, h *Host, owner Owner, l Limits) *testBox {
+	t.Helper()
+	g, err := h.Create(testID(), owner, l)
 	check(t, err)
 	b := &testBox{Group: g, spawn: make(chan func())}
 	ended := make(chan error, SpawnerThreads)

@@ -14,7 +14,8 @@
 //
 // A command starts in its slot by clone3(CLONE_INTO_CGROUP). This needs write
 // permission on cgroup.procs of the slot, and of the common ancestor of the slot and
-// the parent's cgroup: boxd/<box>.
+// the parent's cgroup: boxd/<box>. A process can be moved from one slot to another, which
+// needs the same of work.
 //
 // On each v1 hierarchy with memory, pids or cpu (hybrid hosts):
 //
@@ -25,7 +26,8 @@
 // On v1, a process cannot start in a given cgroup. But a single thread can move itself
 // cheaply, by writing "0" to a tasks file: this takes 5 to 15 µs, because the kernel
 // skips cgroup_threadgroup_rwsem. Moving any other process costs an RCU grace period of
-// 5 to 10 ms, so boxd never does that. See [Slot.Tasks].
+// 5 to 10 ms, so boxd does that only where no command waits for it. See [Slot.Tasks] and
+// [Slot.OpenProcs].
 //
 // # The backstop
 //

@@ -861,7 +861,12 @@ def flush_before_c(program):
     names = set(sys.modules)
     if "_ctypes" not in names and not harmful_extension(names - set(COLD_MODULES)):
         return  # C has nothing
-    for finish in getattr(sys.modules.get("threading"), "_shutdown", None), exit_functions()[1], getattr(sys.stdout, "flush", None):
+    if _thread._count():
+        return  # the interpreter waits for them, and says if that is interrupted
+    count, run = exit_functions()
+    if count > zygote.exit_functions:
+        run = None  # as in end_fast
+    for finish in run, getattr(sys.stdout, "flush", None):
         try:
             if finish is not None:
                 finish()

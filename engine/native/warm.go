@@ -28,9 +28,10 @@ const (
 	loadDeadline  = 3 * time.Minute
 	spareDeadline = 2 * time.Minute
 	// firstRest and lastRest bound how long a zygote that died or failed is left alone; the time
-	// doubles with each failure, and begins anew once a zygote has lived for lastRest.
+	// doubles with each failure, and begins anew after a zygote that has lived for goodLife.
 	firstRest = 500 * time.Millisecond
 	lastRest  = 5 * time.Minute
+	goodLife  = 10 * time.Second
 )
 
 // errNoSpare means that no spare has taken a command over, and that no code of it has run.
@@ -65,6 +66,7 @@ type nest struct {
 	tended bool // a goroutine fills it
 	zygote *member
 	spares []*member // that wait
+	began  time.Time // of the last zygote
 	rest   time.Duration
 	until  time.Time // no zygote is started before
 }
@@ -74,8 +76,7 @@ type member struct {
 	id      uint32
 	slot    *slot // owned, until a command takes it
 	nest    *nest
-	rlimits []wire.Rlimit // that it was started with
-	born    time.Time
+	rlimits []wire.Rlimit    // that it was started with
 	frames  chan *wire.Frame // what the agent says about it before it is of use
 	gone    chan struct{}    // closed when it has ended
 }
@@ -111,8 +112,13 @@ func (w *warmth) tend(z *spec.Zygote, user engine.User) {
 		n = &nest{of: *z, user: user}
 		w.nests[k] = n
 	}
-	if n == nil || n.tended || w.closed || w.box.Paused() ||
-		n.zygote == nil && time.Now().Before(n.until) || n.zygote != nil && len(n.spares) >= n.of.Spares {
+	if n == nil || n.tended || w.closed || w.box.Paused() {
+		return
+	}
+	// Moving processes into their cgroups may hold up others on the host that make or enter one, for a grace period
+	// of the kernel. So several are moved at once.
+	missing := n.of.Spares - len(n.spares)
+	if n.zygote == nil && time.Now().Before(n.until) || n.zygote != nil && 2*missing < n.of.Spares {
 		return
 	}
 	n.tended = true
@@ -123,16 +129,16 @@ func (w *warmth) tend(z *spec.Zygote, user engine.User) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		n.tended = false
-		if err != nil && !w.isLost() {
-			n.failedLocked(time.Now())
+		if err != nil && !w.isLost() && !w.box.isEnding() {
+			n.failedLocked()
 			w.box.engine.log.Warn("commands are started without their warm interpreter", "box", w.box.id, "zygote", n.of.Name, "error", err)
 		}
 	})
 }
 
-// failedLocked has the nest rest. born is when the zygote that failed was started.
-func (n *nest) failedLocked(born time.Time) {
-	if time.Since(born) > lastRest {
+// failedLocked has the nest rest.
+func (n *nest) failedLocked() {
+	if time.Since(n.began) > goodLife {
 		n.rest = 0
 	}
 	n.rest = min(max(2*n.rest, firstRest), lastRest)
@@ -173,8 +179,6 @@ func (w *warmth) fill(n *nest) error {
 	if err != nil {
 		return err
 	}
-	// All are asked for at once: moving the first into its cgroups takes a grace period of the
-	// kernel, and moving those that follow at once takes next to none.
 	asked := make([]*member, len(batch))
 	for i, s := range batch {
 		asked[i] = w.add(n, s, zygote.rlimits)
@@ -216,6 +220,9 @@ func (w *warmth) load(n *nest) (*member, error) {
 	cmd := engine.Command{Args: n.of.Command, Dir: "/", User: &n.user}.WithDefaults(w.box.spec)
 	msg := (&account{box: w.box, slot: s}).spawnMsg(&cmd, s.birth)
 	m := w.add(n, s, msg.Rlimits)
+	w.mu.Lock()
+	n.began = time.Now()
+	w.mu.Unlock()
 	err = w.begin(m, &wire.ZygoteMsg{Preload: n.of.Preload, Spawn: *msg})
 	if errors.Is(err, engine.ErrPaused) {
 		w.end(m)
@@ -261,7 +268,7 @@ func (w *warmth) begin(m *member, ask *wire.ZygoteMsg) error {
 
 // add registers a member. It takes ownership of s.
 func (w *warmth) add(n *nest, s *slot, rlimits []wire.Rlimit) *member {
-	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, born: time.Now(), frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
+	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.members[m.id] = m
@@ -303,15 +310,19 @@ func (w *warmth) event(frame *wire.Frame) {
 	if m == nil {
 		return
 	}
-	if frame.Type != wire.TypeExited {
+	switch frame.Type {
+	case wire.TypeStarted, wire.TypeFailed, wire.TypeWarm, wire.TypeWaiting:
 		select {
 		case m.frames <- frame:
-		default: // an agent that says more than there is to say
+		default: // an agent that says something twice
 		}
+		return
+	case wire.TypeExited:
+	default:
 		return
 	}
 	if m.nest.zygote == m {
-		m.nest.failedLocked(m.born)
+		m.nest.failedLocked()
 	}
 	w.forgetLocked(m)
 	w.wg.Go(func() { w.discard(m) })
@@ -427,7 +438,7 @@ func (w *warmth) spoiled(p *process, failed *wire.FailedMsg) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := w.nests[nestKey{p.zygote.Name, *p.cmd.User}]; n != nil {
-		n.failedLocked(time.Now())
+		n.failedLocked()
 		w.clearLocked(n)
 	}
 }

@@ -98,7 +98,7 @@ func keyOf(s engine.Spec) (key blankKey, ok bool) {
 // blankOf returns a spec of a box that can be completed to become s, of key.
 func blankOf(key blankKey, s engine.Spec) engine.Spec {
 	s.ID = key.prefix + strings.ToLower(rand.Text())[:key.random]
-	s.Mounts, s.Labels = nil, nil
+	s.Mounts, s.Labels, s.Zygotes = nil, nil, nil
 	return s
 }
 

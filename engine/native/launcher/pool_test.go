@@ -42,6 +42,7 @@ func TestPoolKey(t *testing.T) {
 		"mounts and labels": func(s *engine.Spec) {
 			s.Mounts, s.Labels = []engine.Mount{{Source: "/srv", Target: "/srv"}}, map[string]string{"a": "b"}
 		},
+		"zygotes":             func(s *engine.Spec) { s.Zygotes = []engine.Zygote{{Name: "a", Command: []string{"python3"}}} },
 		"the default, stated": func(s *engine.Spec) { s.Hostname, s.Engine, s.Limits.Memory = "box", "native", 512<<20 },
 	} {
 		if of(change) != same {

@@ -1,0 +1,80 @@
+package native
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+)
+
+// TestNestRests: a zygote that fails again and again is left alone for longer each time, and one that has lived for long
+// only shortly.
+func TestNestRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &nest{}
+		for want := firstRest; want < lastRest; want *= 2 {
+			n.began = time.Now()
+			n.failedLocked()
+			if got := time.Until(n.until); got != want {
+				t.Errorf("it rests for %v, want %v", got, want)
+			}
+		}
+		for range 3 {
+			n.began = time.Now()
+			n.failedLocked()
+			if got := time.Until(n.until); got != lastRest {
+				t.Errorf("it rests for %v, want %v", got, lastRest)
+			}
+		}
+		n.began = time.Now().Add(-goodLife - 1)
+		n.failedLocked()
+		if got := time.Until(n.until); got != firstRest {
+			t.Errorf("after a good life it rests for %v, want %v", got, firstRest)
+		}
+	})
+}
+
+// TestMaxNests: what the nests of a box ask of its agent is what the agent accepts.
+func TestMaxNests(t *testing.T) {
+	if maxNests < 1 || maxNests*(1+spec.MaxSpares) > wire.MaxWarm {
+		t.Errorf("%d nests of %d processes, an agent accepts %d", maxNests, 1+spec.MaxSpares, wire.MaxWarm)
+	}
+}
+
+// TestMemberFrames: what an agent says about zygotes and spares may be anything, in any order and number.
+func TestMemberFrames(t *testing.T) {
+	w := newWarmth(&box{slots: &slots{closed: true}})
+	n := &nest{}
+	w.box.next = 6
+	m := w.add(n, &slot{}, nil)
+	if m.id != 7 {
+		t.Errorf("id %d", m.id)
+	}
+	for range 100 {
+		for typ := range byte(40) {
+			if typ != wire.TypeExited {
+				w.event(&wire.Frame{Type: typ, ID: m.id})
+				w.event(&wire.Frame{Type: typ, ID: 8})
+			}
+		}
+	}
+	var failed *wire.FailedMsg
+	if _, err := w.await(m, wire.TypeWarm, time.Minute); !errors.As(err, &failed) {
+		t.Errorf("%v, want what a Failed frame says", err)
+	}
+	w.lose()
+	w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id, Body: []byte("no status")})
+	w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id})
+	<-m.gone
+	if _, err := w.await(&member{frames: make(chan *wire.Frame), gone: m.gone}, wire.TypeWaiting, time.Minute); !errors.Is(err, errEnded) && !errors.Is(err, engine.ErrBoxLost) {
+		t.Errorf("%v, want that it has ended", err)
+	}
+	w.close()
+	if len(w.members) != 0 {
+		t.Errorf("members %v", w.members)
+	}
+}
