@@ -103,5 +103,6 @@ func (s *slot) renew() bool {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.last = nil
+	s.renewals++
 	return s.stats.Renew()
 }
