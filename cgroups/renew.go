@@ -8,36 +8,42 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// A slot may serve several commands, one after the other, if the kernel shows that it is as
-// good as a new one for each figure of a receipt:
+// A slot serves several commands, one after the other, if the kernel shows that it is as good as
+// a new one for each figure of a receipt:
 //
-//   - CPU time grows, and is subtracted. Its sum is exact. Its split into user and system time
-//     comes from samples at clock ticks, which the kernel scales to the sum over the whole life
-//     of the cgroup (cputime_adjust in kernel/sched/cputime.c). So what commands used before
-//     can shift the split, by about as much as they used: a slot ends at renewUsec.
-//   - The peak of memory can be reset, and then is what is still charged. Each processor may
-//     hold up to 64 pages ahead for a cgroup (MEMCG_CHARGE_BATCH), in a new slot as well. So a
-//     receipt may exceed what the command used by 64 pages for each processor, and by
-//     renewCharge.
-//   - The peak of processes and threads can be neither reset nor subtracted. But no command has
-//     less than one, so a peak of one says nothing that is not true of the next command too.
-//   - The counts of kills and of refused forks must be zero.
+//   - CPU time only grows, and is subtracted. The sum of user and system time is as exact as in a
+//     new slot. The split comes from samples at clock ticks, which the kernel scales to the sum
+//     over the whole life of the cgroup (cputime_adjust in kernel/sched/cputime.c). Earlier
+//     commands shift it by at most what they used and one tick each, so a slot ends at
+//     renewUsec and renewMost.
+//   - The peak of memory can be reset. It then begins at what is still charged, of which up to
+//     64 pages for each processor are charged ahead (MEMCG_CHARGE_BATCH in mm/memcontrol.c) and
+//     nobody can tell them from others. A new slot charges ahead as well. So a receipt exceeds
+//     what the command used by up to 64 pages for each processor, and in a renewed slot by up to
+//     renewCharge more.
+//   - The peak of processes and threads can be neither reset nor subtracted. But every command has
+//     at least one, so a peak of one is right for the next command too.
+//   - Kills for memory and refused forks must not have happened.
 //
-// Nothing may be charged to a slot for what its earlier commands left. Processes may hold
-// descriptors of them, such as those of inotify, which charges its events to the cgroup that has
-// created it. [Quiet] tells when there is no such process. Pages that were swapped out return to
-// the slot when they are used again, by anybody: so they count as charged.
+// What earlier commands left must not be charged to the slot while the next one runs. A process
+// may have got their descriptors: events of inotify, for one, are charged to the cgroup that
+// created the descriptor, and another command can make them. So a slot is renewed only after a
+// moment at which the box had no process at all, see [Quiet]. (Descriptors in flight between
+// sockets of dead processes are closed by a worker of the kernel some time later; events within
+// that time would still be charged.) Pages that were swapped out come back to the slot when
+// anybody uses them, so swap counts as charged.
 //
-// On cgroup2, slots are not renewed: the kernel charges writes to the cgroup that has first
-// written to a file since it was cached, whoever writes to it later (inode_to_wb), and nothing
-// shows of which files that is true. Memory.peak can be reset since Linux 6.12, per descriptor.
+// Slots with statistics of cgroup2 controllers are not renewed. The kernel charges writeback to the
+// cgroup that wrote first to a file since its inode was cached, whoever writes later (inode_to_wb
+// in include/linux/backing-dev.h), and does not show for which files that is so. memory.peak can be
+// reset since Linux 6.12 only.
 const (
-	renewCharge = 512 << 10
-	renewUsec   = 20_000
+	renewCharge = 512 << 10 // bytes
+	renewUsec   = 10_000
+	renewMost   = 10 // times
 )
 
-// renewing are the files without which a slot cannot be renewed, and others the files with
-// figures that could not be.
+// renewing are the files without which a slot is not renewed, and others those with which it is not.
 var (
 	renewing = []int{StatEvents, StatCPU, StatMemoryPeak, StatMemoryEvents, StatPIDsPeak, StatPIDsEvents, StatCharge}
 	others   = []int{StatThrottled, StatIO}
@@ -57,7 +63,7 @@ func (s *SlotStats) Renewable(u Usage) bool {
 	}
 	is := func(n *int64, want int64) bool { return n != nil && *n == want }
 	spent := s.earlierUser + s.earlierSystem + value(u.UserUsec) + value(u.SystemUsec)
-	return is(u.PIDsPeak, 1) && is(u.OOMKills, 0) && is(u.PIDsRefused, 0) && spent <= renewUsec
+	return is(u.PIDsPeak, 1) && is(u.OOMKills, 0) && is(u.PIDsRefused, 0) && spent <= renewUsec && s.renewals < renewMost
 }
 
 // Renew makes s count for another command in the slot from now on. It returns false if too much
@@ -82,15 +88,19 @@ func (s *SlotStats) Renew() bool {
 	if err != nil || err2 != nil || user == nil || system == nil {
 		return false
 	}
+	s.renewals++
 	s.earlierUser, s.earlierSystem = *user, *system
 	s.countBox()
 	return true
 }
 
+// Renewals returns how many commands the slot has served before.
+func (s *SlotStats) Renewals() int { return s.renewals }
+
 // Quiet tells whether no process is in any slot of a box. Only one goroutine may use it at a time.
 type Quiet struct{ events *os.File }
 
-// OpenQuiet returns the Quiet of the box of a slot, whose [Slot.Dir] it gets. The caller closes it.
+// OpenQuiet opens the Quiet of a box. dir is the [Slot.Dir] of any of its slots. The caller closes the Quiet.
 func OpenQuiet(dir *os.File) (*Quiet, error) {
 	f, err := linux.OpenAt(dir, "../cgroup.events", unix.O_RDONLY)
 	if err != nil {

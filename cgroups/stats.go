@@ -51,8 +51,9 @@ type SlotStats struct {
 	files []*os.File
 	// The box's figures at OpenStats or Renew, nil if unknown.
 	boxThrottled, boxRefused *int64
-	// CPU time that earlier commands in the slot have used, see Renew.
-	earlierUser, earlierSystem int64
+	// How many earlier commands the slot has served, and their CPU time: see Renew.
+	earlierUser, earlierSystem int64 // µs
+	renewals                   int
 	texts                      []string // the files that Read has read so far
 }
 

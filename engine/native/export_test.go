@@ -3,7 +3,7 @@ package native
 import "github.com/boxd/boxd/engine"
 
 // InRenewedSlot reports whether a command ran in a slot that had served others before.
-func InRenewedSlot(p engine.Process) bool { return p.(*process).slot.renewals > 0 }
+func InRenewedSlot(p engine.Process) bool { return p.(*process).slot.stats.Renewals() > 0 }
 
 // SlotName returns the name of the slot of a command, which no other has as long as the box exists.
 func SlotName(p engine.Process) string { return p.(*process).slot.name }

@@ -6,11 +6,11 @@ import (
 	"github.com/boxd/boxd/cgroups"
 )
 
-// Making and removing a slot takes about a third of the processor time of a short command. So a slot serves
-// several commands, one after the other, where the kernel shows that it is as good as a new one (see
-// cgroups.SlotStats.Renew). Only commands that end by themselves use such slots and leave them: a managed process has
-// a new slot, whose figures another client can read from the start, and a slot whose processes the launcher was
-// asked to signal is removed, so that no late signal can reach another command.
+// Making and removing a slot takes about a fourth of the processor time of a short command. So a slot serves
+// several commands, one after the other, where the kernel shows that it is as good as a new one: see
+// cgroups/renew.go. A managed process gets a new slot, because a later client reads all its figures from the
+// kernel. If the launcher was asked to signal the processes of a slot, it is not renewed: the name of a slot never
+// means another command while a signal may be under way.
 
 // How many slots of ended commands are kept, of one box and of all boxes of this process: each has about
 // eleven descriptors.
@@ -103,6 +103,5 @@ func (s *slot) renew() bool {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	s.last = nil
-	s.renewals++
 	return s.stats.Renew()
 }

@@ -21,9 +21,9 @@ import (
 const (
 	// cpuResolution is what a command may use after the kernel has last looked, one tick with CONFIG_HZ=100.
 	cpuResolution = 10 * time.Millisecond
-	// splitResolution is how far the split into user and system time may be off: what the slot may have used
-	// before, and the tick that samples it.
-	splitResolution  = 30 * time.Millisecond
+	// splitResolution is how far the split into user and system time may be off: what the slot may have served
+	// before, with CONFIG_HZ=250.
+	splitResolution  = 50 * time.Millisecond
 	memoryResolution = 1 << 20
 )
 

@@ -17,12 +17,11 @@ import (
 type slot struct {
 	name string
 	// memory is the slot's own limit in bytes, 0 without one.
-	memory   int64
-	birth    []*os.File // cgroup directory and v1 tasks files, which the agent needs to start the command
-	files    []*os.File // stat files, until they are in stats
-	stats    *cgroups.SlotStats
-	renewals int   // how many commands it has served before
-	moment   int64 // the quiet moments of the box before the slot was last empty, guarded by slots.mu
+	memory int64
+	birth  []*os.File // cgroup directory and v1 tasks files, which the agent needs to start the command
+	files  []*os.File // stat files, until they are in stats
+	stats  *cgroups.SlotStats
+	moment int64 // the quiet moments of the box before the slot was last empty, guarded by slots.mu
 
 	reading sync.Mutex // held to open, read and close stats
 	last    *cgroups.Usage
