@@ -1,8 +1,6 @@
 package cgroups
 
 import (
-	"os"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
@@ -28,7 +26,7 @@ import (
 // What earlier commands left must not be charged to the slot while the next one runs. A process
 // may have got their descriptors: events of inotify, for one, are charged to the cgroup that
 // created the descriptor, and another command can make them. So a slot is renewed only after a
-// moment at which the box had no process at all, see [Quiet]. (Descriptors in flight between
+// moment at which the box had no process at all, see [SlotStats.Quiet]. (Descriptors in flight between
 // sockets of dead processes are closed by a worker of the kernel some time later; events within
 // that time would still be charged.) Pages that were swapped out come back to the slot when
 // anybody uses them, so swap counts as charged.
@@ -45,7 +43,7 @@ const (
 
 // renewing are the files without which a slot is not renewed, and others those with which it is not.
 var (
-	renewing = []int{StatEvents, StatCPU, StatMemoryPeak, StatMemoryEvents, StatPIDsPeak, StatPIDsEvents, StatCharge}
+	renewing = []int{StatEvents, StatCPU, StatMemoryPeak, StatMemoryEvents, StatPIDsPeak, StatPIDsEvents, StatCharge, StatBoxEvents}
 	others   = []int{StatThrottled, StatIO}
 )
 
@@ -97,23 +95,12 @@ func (s *SlotStats) Renew() bool {
 // Renewals returns how many commands the slot has served before.
 func (s *SlotStats) Renewals() int { return s.renewals }
 
-// Quiet tells whether no process is in any slot of a box. Only one goroutine may use it at a time.
-type Quiet struct{ events *os.File }
-
-// OpenQuiet opens the Quiet of a box. dir is the [Slot.Dir] of any of its slots. The caller closes the Quiet.
-func OpenQuiet(dir *os.File) (*Quiet, error) {
-	f, err := linux.OpenAt(dir, "../cgroup.events", unix.O_RDONLY)
-	if err != nil {
-		return nil, err
+// Quiet reports whether no process is in any slot of the box now. Zombies do not count: they have
+// no descriptors.
+func (s *SlotStats) Quiet() bool {
+	if s.files[StatBoxEvents] == nil {
+		return false
 	}
-	return &Quiet{f}, nil
-}
-
-// Now reports whether there is no process now. Zombies do not count: they have no descriptors.
-func (q *Quiet) Now() bool {
-	populated, err := isPopulated(q.events)
+	populated, err := isPopulated(s.files[StatBoxEvents])
 	return err == nil && !populated
 }
-
-// Close closes the file.
-func (q *Quiet) Close() error { return q.events.Close() }

@@ -23,6 +23,7 @@ const (
 	StatBoxCPU              // cpu.stat of the box's work, if there is no StatThrottled
 	StatBoxPIDs             // pids.events of the box's work, if there is no StatPIDsEvents
 	StatCharge              // memory.memsw.usage_in_bytes, only on v1, for [SlotStats.Renew]
+	StatBoxEvents           // cgroup.events of the box's work, if there is StatCharge
 	NumStats
 )
 
@@ -47,6 +48,7 @@ var statFiles = [NumStats]statFile{
 	StatBoxCPU:       {"cpu", "cpu.stat", "cpu.stat", StatThrottled},
 	StatBoxPIDs:      {"pids", "pids.events", "pids.events", StatPIDsEvents},
 	StatCharge:       {"memory", "", "memory.memsw.usage_in_bytes", 0},
+	StatBoxEvents:    {"", "cgroup.events", "", 0},
 }
 
 // openStats opens the files of the slot at slot.
@@ -61,6 +63,12 @@ func (g *Group) openStats(slot string) ([]*os.File, error) {
 			continue
 		}
 		in := slot
+		if i == StatBoxEvents {
+			if files[StatCharge] == nil {
+				continue
+			}
+			in = "work"
+		}
 		if spec.insteadOf > 0 {
 			if files[spec.insteadOf] != nil {
 				continue

@@ -1,10 +1,6 @@
 package native
 
-import (
-	"slices"
-
-	"github.com/boxd/boxd/cgroups"
-)
+import "slices"
 
 // Making and removing a slot takes about a fourth of the processor time of a short command. So a slot serves
 // several commands, one after the other, where the kernel shows that it is as good as a new one: see
@@ -55,12 +51,9 @@ func (s *slots) emptied(old *slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old.moment = s.moments
-	if s.quiet == nil && !s.closed {
-		s.quiet, _ = cgroups.OpenQuiet(old.birth[0]) // without it, slots are not renewed
-	}
 	// The lock is held from before the note until after the look: a slot that becomes empty after the look
 	// has the number of a later moment.
-	if s.quiet != nil && !s.closed && s.quiet.Now() {
+	if old.quiet() {
 		s.moments++
 	}
 }
@@ -96,6 +89,13 @@ func (s *slot) renewable() bool {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	return s.memory == 0 && s.stats != nil && s.last != nil && s.stats.Renewable(*s.last)
+}
+
+// quiet reports whether no process is in the box's work.
+func (s *slot) quiet() bool {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	return s.stats.Quiet()
 }
 
 // renew makes the slot count for another command.

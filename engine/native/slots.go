@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
-	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 )
@@ -44,10 +43,9 @@ type slots struct {
 	// endedAll counts the slots in ended of all boxes of this process.
 	endedAll *atomic.Int64
 
-	mu       sync.Mutex
+	mu       sync.Mutex // taken before that of a slot
 	ready    []*slot
 	ended    []*slot            // have served a command, and may serve another
-	quiet    *cgroups.Quiet     // nil before the first command has ended
 	moments  int64              // quiet moments seen so far
 	taken    map[*slot]struct{} // in use: until they are released or their box is gone
 	used     []string           // to be removed with the next request
@@ -318,7 +316,4 @@ func (s *slots) close() {
 		spare.close()
 	}
 	s.ready = nil
-	if s.quiet != nil {
-		s.quiet.Close()
-	}
 }
