@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"os"
+	"path"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,8 @@ const (
 	StatIO                  // io.stat
 	StatBoxCPU              // cpu.stat of the box's work, if there is no StatThrottled
 	StatBoxPIDs             // pids.events of the box's work, if there is no StatPIDsEvents
+	StatCharge              // memory.memsw.usage_in_bytes, only on v1, for [SlotStats.Renew]
+	StatBoxEvents           // cgroup.events of the box's work, if there is StatCharge
 	NumStats
 )
 
@@ -44,20 +47,28 @@ var statFiles = [NumStats]statFile{
 	StatIO:           {"io", "io.stat", "", 0},
 	StatBoxCPU:       {"cpu", "cpu.stat", "cpu.stat", StatThrottled},
 	StatBoxPIDs:      {"pids", "pids.events", "pids.events", StatPIDsEvents},
+	StatCharge:       {"memory", "", "memory.memsw.usage_in_bytes", 0},
+	StatBoxEvents:    {"", "cgroup.events", "", 0},
 }
 
-// openStats opens the files of the slot at path.
-func (g *Group) openStats(path string) ([]*os.File, error) {
+// openStats opens the files of the slot at slot.
+func (g *Group) openStats(slot string) ([]*os.File, error) {
 	files := make([]*os.File, NumStats)
 	for i, spec := range statFiles {
 		t, name := g.v2, spec.v2
 		if v1 := g.v1Tree(spec.controller); v1 != nil {
 			t, name = v1, spec.v1
 		}
-		if name == "" || i == StatPIDsEvents && g.pidsCountedAtLimit(t, path) {
+		if name == "" || i == StatPIDsEvents && g.pidsCountedAtLimit(t, slot) {
 			continue
 		}
-		in := path
+		in := slot
+		if i == StatBoxEvents {
+			if files[StatCharge] == nil {
+				continue
+			}
+			in = "work"
+		}
 		if spec.insteadOf > 0 {
 			if files[spec.insteadOf] != nil {
 				continue
@@ -74,10 +85,14 @@ func (g *Group) openStats(path string) ([]*os.File, error) {
 }
 
 // openStat opens one file. Only cgroup.events is opened for the runtime's poller, because
-// nothing waits for changes of the others.
+// nothing waits for changes of the others. v1's peak of memory is opened for writing as well,
+// which resets it.
 func openStat(dir *os.File, name string, i int) (*os.File, error) {
-	if i == StatEvents {
+	switch {
+	case i == StatEvents:
 		return openEvents(dir, name)
+	case i == StatMemoryPeak && path.Base(name) == statFiles[i].v1:
+		return linux.OpenAt(dir, name, unix.O_RDWR)
 	}
 	return linux.OpenAt(dir, name, unix.O_RDONLY)
 }

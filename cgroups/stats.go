@@ -27,7 +27,7 @@ type Usage struct {
 	// page cache.
 	IORead, IOWrite *int64
 
-	// Figures of the whole box since [OpenStats], for all commands. Nil if the kernel
+	// Figures of the whole box since [OpenStats] or [SlotStats.Renew], for all commands. Nil if the kernel
 	// provides them for each command.
 	BoxThrottledUsec *int64
 	BoxPIDsRefused   *int64
@@ -49,9 +49,12 @@ func (u Usage) Alone() Usage {
 // process and without privilege. Only one goroutine may use it at a time.
 type SlotStats struct {
 	files []*os.File
-	// The box's figures at OpenStats, nil if unknown.
+	// The box's figures at OpenStats or Renew, nil if unknown.
 	boxThrottled, boxRefused *int64
-	texts                    []string // the files that Read has read so far
+	// How many earlier commands the slot has served, and their CPU time: see Renew.
+	earlierUser, earlierSystem int64 // µs
+	renewals                   int
+	texts                      []string // the files that Read has read so far
 }
 
 // OpenStats takes ownership of files, which are those of [Slot.Stats]; missing ones at the
@@ -66,10 +69,15 @@ func OpenStats(files []*os.File) *SlotStats {
 			f.Close()
 		}
 	}
+	s.countBox()
+	return s
+}
+
+// countBox makes the figures of the box count from now on.
+func (s *SlotStats) countBox() {
 	// After an error there is no base to count from. Read will report the error.
 	s.boxThrottled, _ = s.throttled(StatBoxCPU)
 	s.boxRefused, _ = s.number(StatBoxPIDs, "max")
-	return s
 }
 
 // Read returns the current figures.
@@ -81,6 +89,7 @@ func (s *SlotStats) Read() (Usage, error) {
 	defer func() { s.texts = nil }()
 	u.UserUsec, errs[0] = s.number(StatCPU, "user_usec")
 	u.SystemUsec, errs[1] = s.number(StatCPU, "system_usec")
+	u.UserUsec, u.SystemUsec = less(u.UserUsec, s.earlierUser), less(u.SystemUsec, s.earlierSystem)
 	u.MemoryPeak, errs[2] = s.number(StatMemoryPeak, "")
 	u.OOMKills, errs[3] = s.oomKills()
 	u.OOMs, _ = s.number(StatMemoryEvents, "oom") // in the same file
@@ -96,6 +105,14 @@ func (s *SlotStats) Read() (Usage, error) {
 		return u, fmt.Errorf("reading the usage of a command: %w", err)
 	}
 	return u, nil
+}
+
+// less returns *n less what was counted earlier.
+func less(n *int64, earlier int64) *int64 {
+	if n == nil {
+		return nil
+	}
+	return new(*n - earlier)
 }
 
 // sinceOpen returns the growth of a box's figure since OpenStats, from base to now, and the

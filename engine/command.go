@@ -135,11 +135,15 @@ func (r Result) Status() int {
 // Receipt is what a command and all its descendants used. A figure that this host cannot
 // measure is nil; it is never an estimate.
 type Receipt struct {
-	Wall             time.Duration  // from the start to the end of the command
-	User, System     *time.Duration // processor time
-	MemoryPeak       *int64         // bytes, page cache included
-	PIDsPeak         *int64         // processes and threads at once
-	StdoutBytes      *int64         // bytes that the caller received; nil if the command wrote to the caller's file or pipe itself
+	Wall time.Duration // from the start to the end of the command
+	// Processor time. The sum is exact to some microseconds. The kernel samples at clock ticks which of the
+	// two it is, so each of a command below 10 ms may be all of the sum, and of longer ones off by 50 ms.
+	User, System *time.Duration
+	// Bytes, page cache included. The kernel charges 64 pages at a time on each processor, so it may be that
+	// much above what the command used, and on cgroup v1 by up to 512 KiB more.
+	MemoryPeak       *int64
+	PIDsPeak         *int64 // processes and threads at once
+	StdoutBytes      *int64 // bytes that the caller received; nil if the command wrote to the caller's file or pipe itself
 	StderrBytes      *int64
 	Throttled        *time.Duration // waiting time caused by the CPU limit
 	IOReadBytes      *int64

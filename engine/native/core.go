@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
@@ -24,6 +25,8 @@ type core struct {
 	log     *slog.Logger
 	null    *os.File // /dev/null, for commands without a file of the caller's
 	service bool     // the boxes outlive this process
+	// endedSlots counts the slots of ended commands that boxes keep.
+	endedSlots atomic.Int64
 
 	mu     sync.Mutex
 	boxes  map[*box]struct{}

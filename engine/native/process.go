@@ -130,7 +130,7 @@ func (p *process) startWarm(ctx context.Context, zygote *spec.Zygote) error {
 // start starts the command. When it returns, the program runs.
 func (p *process) start(ctx context.Context) error {
 	var err error
-	if p.slot, err = p.box.slots.take(); err != nil {
+	if p.slot, err = p.box.slots.takeAny(); err != nil {
 		return err
 	}
 	if err := p.openStdio(); err != nil {

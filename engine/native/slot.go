@@ -22,6 +22,7 @@ type slot struct {
 	procs  *os.File   // cgroup.procs, with which the agent moves a spare into the slot; nil: for commands that are started
 	files  []*os.File // stat files, until they are in stats
 	stats  *cgroups.SlotStats
+	moment int64 // the quiet moments of the box before the slot was last empty, guarded by slots.mu
 
 	reading sync.Mutex // held to open, read and close stats
 	last    *cgroups.Usage
@@ -54,10 +55,13 @@ func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
 	return s, files, nil
 }
 
-// begin starts counting for a command that is about to start.
+// begin starts counting for a command that is about to start. A renewed slot counts already.
 func (s *slot) begin() {
 	s.reading.Lock()
 	defer s.reading.Unlock()
+	if s.stats != nil {
+		return
+	}
 	s.stats, s.files = cgroups.OpenStats(s.files), nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -31,7 +32,7 @@ const (
 	idleAfter = time.Second
 )
 
-// slots hands out fresh slots of one box, and gives used ones back.
+// slots hands out slots of one box, and gives used ones back.
 type slots struct {
 	link *link
 	box  string
@@ -39,9 +40,13 @@ type slots struct {
 	// released slot. And an idle box, of which there are many, keeps no slot.
 	outlive bool
 	wg      sync.WaitGroup // requests in progress
+	// endedAll counts the slots in ended of all boxes of this process.
+	endedAll *atomic.Int64
 
-	mu       sync.Mutex
+	mu       sync.Mutex // taken before that of a slot
 	ready    []*slot
+	ended    []*slot            // have served a command, and may serve another
+	moments  int64              // quiet moments seen so far
 	taken    map[*slot]struct{} // in use: until they are released or their box is gone
 	used     []string           // to be removed with the next request
 	want     int                // how many spare slots to keep
@@ -53,7 +58,7 @@ type slots struct {
 
 // newSlots takes ownership of ready.
 func newSlots(c *core, box string, ready []*slot) *slots {
-	s := &slots{link: c.link, box: box, outlive: c.service, ready: ready, taken: map[*slot]struct{}{}}
+	s := &slots{link: c.link, box: box, outlive: c.service, endedAll: &c.endedSlots, ready: ready, taken: map[*slot]struct{}{}}
 	s.idle = time.AfterFunc(idleAfter, s.settle)
 	return s
 }
@@ -247,6 +252,12 @@ func (s *slots) settle() {
 		keep = 0
 	}
 	s.want = min(s.want, keep)
+	if !s.closed {
+		for _, old := range s.dropEndedLocked() {
+			old.close()
+			s.used = append(s.used, old.name)
+		}
+	}
 	for len(s.ready) > keep && !s.closed {
 		n := len(s.ready) - 1
 		s.ready[n].close()
@@ -316,7 +327,7 @@ func (s *slots) close() {
 	s.wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, spare := range s.ready {
+	for _, spare := range slices.Concat(s.ready, s.dropEndedLocked()) {
 		spare.close()
 	}
 	s.ready = nil

@@ -22,6 +22,10 @@ func (p *process) supervise(ctx context.Context) {
 	}
 	p.result.Receipt.Wall = time.Since(p.began)
 	background := p.endTree(reason)
+	clean := reason == "" && exited && status.Exited() && !background // nothing was killed, nothing is left
+	if clean {
+		p.box.slots.emptied(p.slot)
+	}
 	p.drain(reason)
 	if reason == "" {
 		reason = p.lateReason()
@@ -35,7 +39,11 @@ func (p *process) supervise(ctx context.Context) {
 	p.box.unregister(p)
 	close(p.done)
 	runtime.Gosched() // lets Wait return before the rest
-	p.box.slots.release(p.slot)
+	if clean && p.err == nil {
+		p.box.slots.reuse(p.slot)
+	} else {
+		p.box.slots.release(p.slot)
+	}
 	p.box.warm.used(p, true)
 }
 
