@@ -118,9 +118,20 @@ func (s *slots) takeForSpares(n int) ([]*slot, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, fresh := range batch {
 		s.taken[fresh] = struct{}{}
+	}
+	s.mu.Unlock()
+	for _, fresh := range batch {
+		if fresh.procs == nil {
+			err = fmt.Errorf("slot %q has no cgroup.procs: %w", fresh.name, wire.ErrProtocol)
+		}
+	}
+	if err != nil {
+		for _, fresh := range batch {
+			s.release(fresh)
+		}
+		return nil, err
 	}
 	return batch, nil
 }

@@ -179,15 +179,16 @@ func (w *warmth) fill(n *nest) error {
 	if err != nil {
 		return err
 	}
-	asked := make([]*member, len(batch))
+	// An agent may say at any moment that a member has ended, and then its slot is closed.
+	asked, files := make([]*member, len(batch)), make([][]*os.File, len(batch))
 	for i, s := range batch {
+		files[i] = append(slices.Clone(s.birth[1:]), s.procs)
 		asked[i] = w.add(n, s, zygote.rlimits)
 	}
-	for _, m := range asked {
-		ask := wire.SpareMsg{Zygote: zygote.id, Tasks: uint32(len(m.slot.birth) - 1)}
-		files := append(slices.Clone(m.slot.birth[1:]), m.slot.procs)
+	for i, m := range asked {
+		ask := wire.SpareMsg{Zygote: zygote.id, Tasks: uint32(len(files[i]) - 1)}
 		if err == nil {
-			err = w.box.agent.Send(wire.TypeSpare, m.id, ask.Marshal(), files...)
+			err = w.box.agent.Send(wire.TypeSpare, m.id, ask.Marshal(), files[i]...)
 		}
 	}
 	for _, m := range asked {
@@ -199,8 +200,8 @@ func (w *warmth) fill(n *nest) error {
 			continue
 		}
 		w.mu.Lock()
-		m.slot.closeBirth()
 		if w.members[m.id] == m { // it has not ended already
+			m.slot.closeBirth()
 			n.spares = append(n.spares, m)
 		}
 		w.mu.Unlock()
@@ -219,11 +220,12 @@ func (w *warmth) load(n *nest) (*member, error) {
 	}
 	cmd := engine.Command{Args: n.of.Command, Dir: "/", User: &n.user}.WithDefaults(w.box.spec)
 	msg := (&account{box: w.box, slot: s}).spawnMsg(&cmd, s.birth)
+	birth := s.birth
 	m := w.add(n, s, msg.Rlimits)
 	w.mu.Lock()
 	n.began = time.Now()
 	w.mu.Unlock()
-	err = w.begin(m, &wire.ZygoteMsg{Preload: n.of.Preload, Spawn: *msg})
+	err = w.begin(m, &wire.ZygoteMsg{Preload: n.of.Preload, Spawn: *msg}, birth)
 	if errors.Is(err, engine.ErrPaused) {
 		w.end(m)
 		return nil, nil
@@ -244,22 +246,22 @@ func (w *warmth) load(n *nest) (*member, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s.closeBirth()
 	if w.members[m.id] != m {
 		return nil, errEnded
 	}
+	s.closeBirth()
 	n.zygote = m
 	return m, nil
 }
 
 // begin has the agent start a zygote, and returns when its program runs. A pause waits for that.
-func (w *warmth) begin(m *member, ask *wire.ZygoteMsg) error {
+func (w *warmth) begin(m *member, ask *wire.ZygoteMsg, birth []*os.File) error {
 	if err := w.box.pauses.beginStart(); err != nil {
 		return err
 	}
 	defer w.box.pauses.endStart()
 	null := w.box.engine.null
-	err := w.box.agent.Send(wire.TypeZygote, m.id, ask.Marshal(), append([]*os.File{null, null, null}, m.slot.birth...)...)
+	err := w.box.agent.Send(wire.TypeZygote, m.id, ask.Marshal(), append([]*os.File{null, null, null}, birth...)...)
 	if err == nil {
 		_, err = w.await(m, wire.TypeStarted, startDeadline)
 	}
