@@ -327,7 +327,7 @@ func (r *ratchet) session(s *session, reason string) {
 			s.proxy.Shut() // under s.mu: for all who see that it is sensitive, it has no network
 		}
 		if s.record.Generation > 0 && !s.erased { // otherwise its record is not written, or with its first box
-			r.writes = append(r.writes, r.m.store.enqueue(s.recordLocked().put()))
+			r.writes = append(r.writes, r.m.store.enqueue(s.putLocked()...))
 		}
 	}
 	mounts := s.mountsLocked()

@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneshot"
 	"github.com/spf13/cobra"
 )
 
@@ -141,15 +142,7 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt, explain boo
 	if explain {
 		a.explain(result.Denied, "allow it with \"ADDR:PORT\" in network_rules.allow of the profile")
 	}
-	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, receipt, result.Status)
-}
-
-func engineReceipt(r apitypes.Receipt) engine.Receipt {
-	return engine.Receipt{
-		Wall: r.Wall.D(), User: (*time.Duration)(r.User), System: (*time.Duration)(r.System), Throttled: (*time.Duration)(r.Throttled),
-		MemoryPeak: r.MemoryPeak, PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes,
-		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
-	}
+	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: oneshot.Receipt(result.Receipt)}, receipt, result.Status)
 }
 
 func stdinTooLong(value string) error {

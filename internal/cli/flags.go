@@ -36,6 +36,8 @@ type runFlags struct {
 	upstreamLogin      string // file with its user:password; made absolute
 	explain            bool
 	publish            []spec.PublishWish
+	direct             bool
+	socket             string // of the daemon that must run the command; empty: one that may
 }
 
 // register declares the flags in the order in which the help shows them.
@@ -72,6 +74,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.json, "json", false, "print one JSON object with output, verdict and receipt on stdout")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 
+	fs.BoolVar(&f.direct, "direct", false, "use no daemon")
+	fs.StringVar(&f.socket, "socket", "", "have the daemon at `PATH` run the command, and fail if it cannot (default: $BOXD_SOCKET, or "+defaultSocket+", if it can)")
 	fs.BoolVar(&f.remove, "rm", true, "accepted for compatibility; the box is always removed")
 	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "continue if the host cannot enforce a limit")
 	registerEngine(cmd, &f.initPath, &f.stateDir)
@@ -86,7 +90,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	completeFlag(cmd, "upstream")
 	completeFiles(cmd, "upstream-login")
 	completeDirs(cmd, "workspace")
-	completeFiles(cmd, "mount")
+	completeFiles(cmd, "mount", "socket")
 }
 
 // completedImage is the only value of --image, with its description.

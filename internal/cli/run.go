@@ -84,7 +84,7 @@ func (a *App) run(f *runFlags, args []string) error {
 	signals := a.watchSignals()
 	stop := sync.OnceFunc(signals.stop)
 	defer stop() // if execute panics
-	result, denied, err := a.execute(r, f, signals)
+	result, denied, err := a.runSomewhere(r, f, signals)
 	for _, d := range denied {
 		out.denied = append(out.denied, apitypes.Denial(d))
 	}

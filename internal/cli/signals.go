@@ -95,6 +95,15 @@ func (w *signalWatch) forwardTo(deliver func(syscall.Signal) error) {
 	}
 }
 
+// restart undoes start and forwardTo: the command was not started after all. It returns false if a signal has come
+// meanwhile.
+func (w *signalWatch) restart() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.starting, w.deliver = false, nil
+	return w.first == 0
+}
+
 // received returns the first signal, or 0.
 func (w *signalWatch) received() syscall.Signal {
 	w.mu.Lock()
