@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/fdkind"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -214,7 +215,7 @@ func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 	}
 	for i, f := range files {
 		n := 3 - len(files) + i
-		if !linux.IsPassable(f, n) {
+		if !fdkind.IsPassable(f, n) {
 			return nil, refuse(apitypes.CodeInvalid, "Upgrade", "descriptor %d: must be a pipe or /dev/null, or for 0 a file opened for reading only", n)
 		}
 	}

@@ -3,7 +3,7 @@ package apitypes
 import (
 	"time"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // ExecRequest asks for one command to be run.
@@ -18,7 +18,7 @@ type ExecRequest struct {
 	Timeout        Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as \"1m\"; 0: the session's. Clamped to the profile's cap."`
 	Grace          Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
 	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's."`
-	User           *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
+	User           *spec.User        `json:"user,omitempty" doc:"User in the box; absent: the session's."`
 	KeepBackground bool              `json:"keep_background,omitempty" doc:"Leave processes running that outlive the command."`
 	Outputs        []string          `json:"outputs,omitempty" doc:"Return the files that the command has made or changed and that match: *.png, out or **/*.csv, relative to the working directory; a directory stands for everything in it."`
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`

@@ -5,7 +5,7 @@ import (
 	"os"
 	"reflect"
 
-	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/fdkind"
 )
 
 // sameOutput reports whether two writers are the same. Then the command gets one pipe for
@@ -16,7 +16,7 @@ func sameOutput(a, b io.Writer) bool {
 	}
 	if f, ok := a.(*os.File); ok {
 		if g, ok := b.(*os.File); ok {
-			return f == g || linux.SameDescription(f, g)
+			return f == g || fdkind.AreSame(f, g)
 		}
 	}
 	t := reflect.TypeOf(a)

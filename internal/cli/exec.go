@@ -10,7 +10,6 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
-	"github.com/boxd/boxd/internal/oneshot"
 	"github.com/spf13/cobra"
 )
 
@@ -142,7 +141,7 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt, explain boo
 	if explain {
 		a.explain(result.Denied, "allow it with \"ADDR:PORT\" in network_rules.allow of the profile")
 	}
-	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: oneshot.Receipt(result.Receipt)}, receipt, result.Status)
+	return a.ended(engineResult(result), receipt, result.Status)
 }
 
 func stdinTooLong(value string) error {

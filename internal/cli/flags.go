@@ -1,12 +1,12 @@
 package cli
 
 import (
-	"errors"
 	"time"
 
 	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -136,41 +136,21 @@ type boolValue struct{ *textValue }
 
 func (boolValue) Type() string { return "bool" }
 
-const unlimited = "unlimited"
-
-// errZero refuses a zero: docker would take it as unlimited, other programs as nothing at all.
-var errZero = errors.New(`must be more than 0; leave the flag out for the default`)
+const unlimited = flagtext.Unlimited
 
 // sizeValue is a size above 0, or "unlimited" if that is allowed.
 func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
-	return &textValue{byDefault, func(s string) error {
-		if s == unlimited && mayBeUnlimited {
-			*dst = spec.Unlimited
-			return nil
-		}
-		n, err := spec.ParseSize(s)
-		if err == nil && n == 0 {
-			err = errZero
-		}
-		*dst = n
-		return err
-	}}
+	return &textValue{byDefault, func(s string) error { return flagtext.Size(dst, s, mayBeUnlimited) }}
 }
 
 // durationValue is a duration above 0; a bare number is in seconds, as for timeout(1).
 func durationValue(dst *time.Duration, byDefault string) pflag.Value {
-	return &textValue{byDefault, func(s string) error {
-		err := parseDuration((*spec.Duration)(dst), s)
-		if err == nil && *dst == 0 {
-			err = errZero
-		}
-		return err
-	}}
+	return &textValue{byDefault, func(s string) error { return flagtext.Time(dst, s) }}
 }
 
 func userValue(dst **engine.User) pflag.Value {
 	return &textValue{"", func(s string) error {
-		u, err := parseUser(s)
+		u, err := flagtext.User(s)
 		*dst = &u
 		return err
 	}}

@@ -161,9 +161,9 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 	}
 	defer c.Close()
 	signals := a.watchSignals()
-	err = fn(signals.ctx, c)
-	signals.stop()
-	if sig := signals.received(); sig != 0 && err != nil {
+	err = fn(signals.Context, c)
+	signals.Stop()
+	if sig := signals.Received(); sig != 0 && err != nil {
 		return stoppedBy(sig)
 	}
 	return explainRemote(f.nameFlag(err))

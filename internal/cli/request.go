@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneshot"
 )
 
 // jsonOutputLimit bounds what --json holds in memory, per stream.
@@ -48,7 +49,7 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 	if r.cmd.Env, err = a.environment(f.envFiles, f.env); err != nil {
 		return r, err
 	}
-	slices.SortFunc(r.cmd.Env, func(a, b string) int { return strings.Compare(key(a), key(b)) }) // as a daemon sorts them
+	oneshot.SortEnv(r.cmd.Env)
 	if err := r.spec.Validate(); err != nil {
 		return r, f.nameFlag(err)
 	}

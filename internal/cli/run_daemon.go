@@ -5,37 +5,40 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"unicode/utf8"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneshot"
+	"github.com/boxd/boxd/internal/sigwatch"
 )
 
 // runSomewhere has a daemon run the command if there is one that gives the same result, and otherwise runs
-// it with a launcher of its own.
-func (a *App) runSomewhere(r request, f *runFlags, signals *signalWatch) (engine.Result, []egress.Denial, error) {
+// it with a launcher of its own. Package quickrun does the first of the two for most command lines.
+func (a *App) runSomewhere(r request, f *runFlags, signals *sigwatch.Watch) (engine.Result, []egress.Denial, error) {
 	result, err := a.runByDaemon(r, f, signals)
 	none, ok := errors.AsType[*oneshot.Unused](err)
 	switch {
 	case !ok:
 		return result, nil, err
-	case none.Problem != nil && isOwnFault(none.Problem.Code):
-		return result, nil, f.nameFlag(&client.Error{Problem: *none.Problem})
+	case none.Problem != nil && (none.Final || isOwnFault(none.Problem.Code)):
+		return result, nil, &client.Error{Problem: *none.Problem}
+	case none.Final:
+		return result, nil, err
 	case f.socket != "":
 		return result, nil, fmt.Errorf("--socket %s: %w", spec.Quote(f.socket), err)
-	case !signals.restart():
-		return result, nil, stoppedBy(signals.received())
+	case !signals.Restart():
+		return result, nil, stoppedBy(signals.Received())
 	}
 	if f.explain {
 		a.say("boxd: run without a daemon: %s", printable(none.Reason))
 	}
 	result, denied, err := a.execute(r, f, signals)
-	if err != nil && !none.Absent && !f.direct && !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotExecutable) {
+	if err != nil && !none.Absent && statusOf(err) == statusFailed {
 		err = fmt.Errorf("%w (no daemon was used: %s)", err, none.Reason)
 	}
 	return result, denied, err
@@ -47,100 +50,80 @@ func isOwnFault(code string) bool {
 }
 
 // runByDaemon has the daemon run the command. An error of type *[oneshot.Unused] says why it does not.
-func (a *App) runByDaemon(r request, f *runFlags, signals *signalWatch) (result engine.Result, err error) {
-	socket, checked := f.socket, false
-	if reason := a.needsLauncher(&r, f); reason != "" {
+func (a *App) runByDaemon(r request, f *runFlags, signals *sigwatch.Watch) (result engine.Result, err error) {
+	if reason := f.needsLauncher(); reason != "" {
 		return result, &oneshot.Unused{Reason: reason, Absent: f.direct}
 	}
-	if socket == "" {
-		if socket = a.env("", "BOXD_SOCKET"); socket == "" {
-			socket, checked = defaultSocket, true
-		}
+	cmd := &r.cmd
+	q, err := oneshot.Request(&r.spec, apitypes.RunRequest{Argv: cmd.Args, Env: oneshot.Env(cmd.Env), Cwd: cmd.Dir, Mkdir: cmd.MakeDir,
+		Timeout: apitypes.Duration(cmd.Timeout), Grace: apitypes.Duration(cmd.Grace), OutputLimit: apitypes.Size(cmd.OutputLimit)})
+	if err != nil {
+		return result, err
 	}
-	run, err := oneshot.Ask(socket, checked, r.forDaemon())
+	socket, checked, err := oneshot.Find(f.socket, a.LookupEnv)
+	if err != nil {
+		return result, err
+	}
+	run, err := oneshot.Ask(socket, checked, q)
 	if err != nil {
 		return result, err
 	}
 	defer run.Close()
-	if err := signals.ctx.Err(); err != nil {
+	if err := signals.Context.Err(); err != nil {
 		return result, err
 	}
-	signals.start()
-	cmd := &r.cmd
+	signals.Start()
 	if f.interactive {
 		cmd.Stdin = a.Stdin
 	}
 	if err := run.Start(cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.OutputLimit > 0); err != nil {
 		return result, fmt.Errorf("passing the command to the daemon: %w", err)
 	}
-	signals.forwardTo(run.Signal)
-	stop := context.AfterFunc(signals.ctx, run.Cancel)
+	signals.ForwardTo(run.Signal)
+	stop := context.AfterFunc(signals.Context, run.Cancel)
 	defer stop()
-	result, _, err = run.Wait()
-	if err == nil && f.explain {
+	ended, err := run.Wait()
+	if err != nil {
+		return result, err
+	}
+	if f.explain {
 		a.say("boxd: run by the daemon at %s", printable(socket))
 	}
-	return result, err
+	return engineResult(ended), nil
 }
 
-// needsLauncher says why a daemon cannot run the command as a launcher of this process would; empty: it can. A
-// daemon has mount roots, images, a network and engines of its own.
-func (a *App) needsLauncher(r *request, f *runFlags) string {
-	own := func(flag string) string { return flag + " needs a launcher of its own" }
-	switch {
-	case f.direct:
-		return "--direct"
-	case f.image != engine.HostImage:
-		return own("--image")
-	case f.network != spec.None:
-		return own("--network")
-	case len(f.publish) > 0:
-		return own("--publish")
-	case len(r.spec.Mounts) > 0:
-		return own("--mount or --workspace")
-	case f.tty:
-		return own("--tty")
-	case r.spec.Engine != spec.EngineNative || f.wishes.Engine != nil && *f.wishes.Engine != spec.EngineNative:
-		return own("--engine")
-	case !slices.Equal(r.engines.Walls, []string{spec.IsolationNamespaces}):
-		return own("--isolation")
-	case f.initPath != "":
-		return own("--init")
-	case f.stateDir != "":
-		return own("--state-dir")
-	case f.socket == "" && a.env("", "BOXD_INIT") != "":
-		return own("BOXD_INIT")
-	case f.socket == "" && a.env("", "BOXD_STATE_DIR") != "":
-		return own("BOXD_STATE_DIR")
-	case f.socket == "" && a.env("", "BOXD_SOCKET") == "" && a.env("", "BOXD_URL") != "":
-		return "BOXD_URL names a daemon of another host"
+// engineResult returns how a command of a daemon ended, in the form of package engine.
+func engineResult(e *apitypes.ExecResult) engine.Result {
+	r := e.Receipt
+	result := engine.Result{Verdict: engine.Verdict(e.Verdict), Limit: e.Limit, ExitCode: -1, Receipt: engine.Receipt{
+		Wall: r.Wall.D(), User: (*time.Duration)(r.User), System: (*time.Duration)(r.System), Throttled: (*time.Duration)(r.Throttled),
+		MemoryPeak: r.MemoryPeak, PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes,
+		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
+	}}
+	if e.ExitCode != nil {
+		result.ExitCode = *e.ExitCode
 	}
-	for _, text := range slices.Concat(r.cmd.Args, r.cmd.Env, []string{r.cmd.Dir}) {
-		if !utf8.ValidString(text) { // which JSON would change
-			return own("text that is not UTF-8")
+	result.Signal, _ = linux.ParseSignal(e.Signal) // 0 without one
+	return result
+}
+
+// needsLauncher says which flag a daemon cannot do as a launcher of this process would; empty: none.
+func (f *runFlags) needsLauncher() string {
+	for _, flag := range []struct {
+		name  string
+		given bool
+	}{
+		{"--network", f.network != spec.None}, {"--publish", len(f.publish) > 0}, {"--tty", f.tty},
+		{"--engine", f.wishes.Engine != nil && *f.wishes.Engine != spec.EngineNative},
+		{"--isolation", f.wishes.Isolation != nil && *f.wishes.Isolation != spec.IsolationNamespaces},
+		{"--init", f.initPath != ""}, {"--state-dir", f.stateDir != ""},
+	} {
+		if flag.given {
+			return flag.name + " needs a launcher of boxd run itself"
 		}
+	}
+	if f.direct {
+		return "--direct was given"
 	}
 	return ""
-}
-
-// forDaemon returns the request in the form of the API. It leaves no setting to the daemon.
-func (r *request) forDaemon() *apitypes.RunRequest {
-	s, native, namespaces := &r.spec, spec.EngineNative, spec.IsolationNamespaces
-	q := &apitypes.RunRequest{Argv: r.cmd.Args, Cwd: r.cmd.Dir, Mkdir: r.cmd.MakeDir, Timeout: apitypes.Duration(r.cmd.Timeout),
-		Grace: apitypes.Duration(r.cmd.Grace), OutputLimit: apitypes.Size(r.cmd.OutputLimit)}
-	for _, kv := range r.cmd.Env {
-		if q.Env == nil {
-			q.Env = map[string]string{}
-		}
-		name, value, _ := strings.Cut(kv, "=")
-		q.Env[name] = value
-	}
-	memory, tmp, upper := spec.Size(s.Limits.Memory), spec.Size(s.TmpSize), spec.Size(s.UpperSize)
-	b := &q.Box
-	b.Engine, b.Isolation, b.Hostname, b.User = &native, &namespaces, s.Hostname, &s.User
-	b.CPUs, b.PIDs, b.Memory, b.TmpSize, b.WritableRoot = &s.Limits.CPUs, &s.Limits.PIDs, &memory, &tmp, &s.WritableRoot
-	if s.WritableRoot {
-		b.UpperSize = &upper
-	}
-	return q
 }

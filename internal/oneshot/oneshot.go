@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,8 +18,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
-	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/fdkind"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +29,8 @@ const DefaultSocket = "/run/boxd/boxd.sock"
 type Unused struct {
 	Reason  string
 	Problem *apitypes.Problem // of the daemon's answer; nil: it has not answered
-	Absent  bool              // there is no daemon
+	Absent  bool              // there is no daemon, or none is wanted
+	Final   bool              // input for the command may be lost, so nobody else can run it
 }
 
 func (e *Unused) Error() string { return e.Reason }
@@ -52,6 +52,7 @@ type Run struct {
 	copies sync.WaitGroup
 	ends   []*os.File // of pipes that are copied
 	counts [2]*counter
+	fed    bool // stdin is copied
 
 	mu  sync.Mutex
 	err error // of a copy
@@ -83,7 +84,7 @@ func (r *Run) ask(socket string, checked bool, body []byte) error {
 			return unused("setsockopt: %v", err)
 		}
 	}
-	if err := linux.Retry(func() error { return unix.Connect(r.fd, &unix.SockaddrUnix{Name: socket}) }); err != nil {
+	if err := retry(func() error { return unix.Connect(r.fd, &unix.SockaddrUnix{Name: socket}) }); err != nil {
 		absent := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
 		return &Unused{Reason: fmt.Sprintf("connecting to %s: %v", socket, err), Absent: absent}
 	}
@@ -125,12 +126,9 @@ func (r *Run) ask(socket string, checked bool, body []byte) error {
 // Trusted refuses the socket of a daemon whose user is uid, unless that is root or the caller, or root has made
 // the directory of the socket for that user. No other user may be able to put a socket there.
 func Trusted(socket string, uid int) error {
-	dir, err := filepath.EvalSymlinks(filepath.Dir(socket))
-	if err != nil {
-		return unused("%s: %v", socket, err)
-	}
-	for owner := uid; ; dir, owner = filepath.Dir(dir), 0 {
-		var st unix.Stat_t
+	dir := path.Dir(socket)
+	for owner := uid; ; dir, owner = path.Dir(dir), 0 {
+		var st unix.Stat_t // a symlink can be written by all, and is refused as such
 		if err := unix.Lstat(dir, &st); err != nil {
 			return unused("%s: %v", dir, err)
 		}
@@ -156,7 +154,7 @@ func (r *Run) write(data []byte, fds []int) error {
 	}
 	for len(data) > 0 {
 		n := 0
-		err := linux.Retry(func() (err error) {
+		err := retry(func() (err error) {
 			n, err = unix.SendmsgN(r.fd, data, oob, nil, unix.MSG_NOSIGNAL)
 			return err
 		})
@@ -175,7 +173,7 @@ func (r *Run) read() error {
 	}
 	buf := make([]byte, 8<<10)
 	n := 0
-	err := linux.Retry(func() (err error) {
+	err := retry(func() (err error) {
 		n, err = unix.Read(r.fd, buf)
 		return err
 	})
@@ -227,7 +225,11 @@ func (r *Run) readBody(fields string) ([]byte, error) {
 func (r *Run) Start(stdin io.Reader, stdout, stderr io.Writer, counted bool) error {
 	var fds []int
 	var mine []*os.File // that the daemon gets copies of
-	defer func() { linux.CloseAll(mine) }()
+	defer func() {
+		for _, f := range mine {
+			f.Close()
+		}
+	}()
 	pipe := func(n int) (read, write *os.File, err error) {
 		if read, write, err = os.Pipe(); err != nil {
 			return nil, nil, err
@@ -242,13 +244,14 @@ func (r *Run) Start(stdin io.Reader, stdout, stderr io.Writer, counted bool) err
 		return read, write, theirs.Chmod(0o666)
 	}
 	if stdin != nil {
-		if f, ok := stdin.(*os.File); ok && linux.IsPassable(f, 0) {
+		if f, ok := stdin.(*os.File); ok && fdkind.IsPassable(f, 0) {
 			fds = append(fds, int(f.Fd()))
 		} else {
 			_, write, err := pipe(0)
 			if err != nil {
 				return err
 			}
+			r.fed = true
 			go func() { // nothing waits for it: a Read cannot be interrupted
 				_, _ = io.Copy(write, stdin) // it is no failure if the command does not read everything
 				write.Close()
@@ -259,7 +262,7 @@ func (r *Run) Start(stdin io.Reader, stdout, stderr io.Writer, counted bool) err
 	for i, w := range []io.Writer{stdout, stderr} {
 		f, ok := w.(*os.File)
 		switch {
-		case ok && !counted && linux.IsPassable(f, i+1):
+		case ok && !counted && fdkind.IsPassable(f, i+1):
 			fds = append(fds, int(f.Fd()))
 		case i == 1 && one:
 			fds = append(fds, fds[len(fds)-1])
@@ -287,7 +290,7 @@ func (r *Run) Start(stdin io.Reader, stdout, stderr io.Writer, counted bool) err
 func sameFile(a, b io.Writer) bool {
 	f, ok := a.(*os.File)
 	g, also := b.(*os.File)
-	return ok && also && (f == g || linux.SameDescription(f, g))
+	return ok && also && (f == g || fdkind.AreSame(f, g))
 }
 
 // counter counts the bytes that w accepts.
@@ -318,56 +321,51 @@ func (r *Run) say(s apitypes.RunSignal) error {
 
 // Wait waits for the end of the command, and until its output has been written. An error of type *[Unused] means that
 // nothing has run.
-func (r *Run) Wait() (engine.Result, *apitypes.ExecResult, error) {
+func (r *Run) Wait() (*apitypes.ExecResult, error) {
 	line, err := r.readUntil("\n")
 	if err != nil {
 		for _, f := range r.ends { // a box that is about to be removed may hold the other ends
 			_ = f.SetReadDeadline(time.Unix(1, 0))
 		}
 		r.copies.Wait()
-		return engine.Result{}, nil, fmt.Errorf("the daemon has ended, and the command with it; how far the command got is unknown: %w", err)
+		return nil, fmt.Errorf("the daemon has ended, and the command with it; how far the command got is unknown: %w", err)
 	}
 	r.copies.Wait()
 	var end apitypes.RunEnd
 	if err := json.Unmarshal([]byte(line), &end); err != nil {
-		return engine.Result{}, nil, fmt.Errorf("answer of the daemon: %w", err)
+		return nil, fmt.Errorf("answer of the daemon: %w", err)
 	}
 	switch {
 	case end.Error != nil && !end.Started:
-		return engine.Result{}, nil, &Unused{Reason: end.Error.Detail, Problem: end.Error}
+		return nil, &Unused{Reason: end.Error.Detail, Problem: end.Error, Final: r.fed}
 	case end.Error != nil:
-		return engine.Result{}, nil, errors.New(end.Error.Detail)
+		return nil, errors.New(end.Error.Detail)
 	case end.Result == nil:
-		return engine.Result{}, nil, errors.New("answer of the daemon: no result")
+		return nil, errors.New("answer of the daemon: no result")
 	case r.err != nil:
-		return engine.Result{}, nil, fmt.Errorf("copying the command's output: %w", r.err)
+		return nil, fmt.Errorf("copying the command's output: %w", r.err)
 	}
-	return r.result(end.Result), end.Result, nil
+	r.count(&end.Result.Receipt)
+	return end.Result, nil
 }
 
-// result returns the result in the form of package engine, as it would have come from an engine of this process.
-func (r *Run) result(e *apitypes.ExecResult) engine.Result {
-	res := engine.Result{Verdict: engine.Verdict(e.Verdict), Limit: e.Limit, ExitCode: -1, Receipt: Receipt(e.Receipt)}
-	if e.ExitCode != nil {
-		res.ExitCode = *e.ExitCode
-	}
-	res.Signal, _ = linux.ParseSignal(e.Signal) // 0 without one
-	for i, bytes := range []**int64{&res.Receipt.StdoutBytes, &res.Receipt.StderrBytes} {
+// count adds what was counted here to the receipt, as an engine of this process would have.
+func (r *Run) count(receipt *apitypes.Receipt) {
+	for i, bytes := range []**int64{&receipt.StdoutBytes, &receipt.StderrBytes} {
 		if c := r.counts[i]; c != nil && *bytes == nil {
 			*bytes = &c.n
 		}
-	}
-	return res
-}
-
-// Receipt returns r in the form of package engine.
-func Receipt(r apitypes.Receipt) engine.Receipt {
-	return engine.Receipt{
-		Wall: r.Wall.D(), User: (*time.Duration)(r.User), System: (*time.Duration)(r.System), Throttled: (*time.Duration)(r.Throttled),
-		MemoryPeak: r.MemoryPeak, PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes,
-		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
 	}
 }
 
 // Close ends the conversation. A command that still runs ends with it.
 func (r *Run) Close() { unix.Close(r.fd) }
+
+// retry calls fn until no signal interrupts it.
+func retry(fn func() error) error {
+	for {
+		if err := fn(); err != unix.EINTR {
+			return err
+		}
+	}
+}
