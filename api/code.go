@@ -37,7 +37,7 @@ func (c *call) code(key session.Key) error {
 	if err != nil {
 		return err
 	}
-	return c.run(key, q.Session, q.Outputs, e, codeError)
+	return c.run(key.Tenant, q.Outputs, e, c.execIn(key, q.Session), codeError)
 }
 
 // codeOf returns q in the form of package session.

@@ -30,24 +30,34 @@ func (c *call) exec(key session.Key) error {
 	if err != nil {
 		return err
 	}
-	return c.run(key, q.Session, q.Outputs, e, func(err error) error { return commandError(err, q.Argv) })
+	return c.run(key.Tenant, q.Outputs, e, c.execIn(key, q.Session), func(err error) error { return commandError(err, q.Argv) })
 }
 
-// run runs e and answers with its result or streams its output. The result has the files that e made
-// and that match the patterns outputs. explain translates an error into the terms of the request.
-func (c *call) run(key session.Key, settings *apitypes.SessionSpec, outputs []string, e session.Exec, explain func(error) error) error {
+// runner runs a command.
+type runner func(context.Context, session.Exec) (session.ExecResult, error)
+
+// execIn returns the runner of commands in a session.
+func (c *call) execIn(key session.Key, settings *apitypes.SessionSpec) runner {
+	return func(ctx context.Context, e session.Exec) (session.ExecResult, error) {
+		return c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
+	}
+}
+
+// run has do run e, and answers with its result or streams its output. The result has the files that e made
+// and that match the patterns outputs, which count for tenant. explain translates an error into the terms of the request.
+func (c *call) run(tenant string, outputs []string, e session.Exec, do runner, explain func(error) error) error {
 	if accepts(c.r, ndjson) {
-		return c.runStream(key, settings, outputs, e, explain)
+		return c.runStream(tenant, outputs, e, do, explain)
 	}
 	ctx, cancel := c.untilGone()
 	defer cancel()
-	out, err := c.collectOutputs(key.Tenant, outputs, &e)
+	out, err := c.collectOutputs(tenant, outputs, &e)
 	if err != nil {
 		return err
 	}
 	defer out.release()
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
+	res, err := do(ctx, e)
 	if err != nil {
 		return explain(err)
 	}
@@ -137,20 +147,20 @@ func accepts(r *http.Request, kind string) bool {
 
 // runStream runs e and sends its output while it runs, as a line of JSON for each piece. An
 // error before the program runs is answered like any request's.
-func (c *call) runStream(key session.Key, settings *apitypes.SessionSpec, outputs []string, e session.Exec, explain func(error) error) error {
+func (c *call) runStream(tenant string, outputs []string, e session.Exec, do runner, explain func(error) error) error {
 	ctx, cancel := c.untilGone()
 	defer cancel()
 	out := &lineWriter{call: c, cancel: cancel}
 	e.Stdout = &pieceWriter{out: out, stream: "stdout"}
 	e.Stderr = &pieceWriter{out: out, stream: "stderr"}
 	e.Started = func(engine.Process) { out.begin() }
-	made, err := c.collectOutputs(key.Tenant, outputs, &e)
+	made, err := c.collectOutputs(tenant, outputs, &e)
 	if err != nil {
 		return err
 	}
 	defer made.release()
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
+	res, err := do(ctx, e)
 	if err != nil {
 		err = noSession(explain(err))
 		if !c.w.started() {

@@ -59,6 +59,7 @@ const (
 	sse       = "text/event-stream"
 
 	loginPath     = "/v1/login"
+	runPath       = "/v1/run"
 	sessionsPath  = "/v1/sessions"
 	sessionPath   = sessionsPath + "/{id}"
 	processesPath = sessionPath + "/processes"
@@ -141,6 +142,8 @@ var routes = []route{
 		body: apitypes.LinkRequest{}, status: http.StatusCreated, reply: apitypes.Link{}, fails: []string{apitypes.CodePreviewsDisabled, apitypes.CodeDenied, apitypes.CodeState}, handler: onSession((*call).makeLink)},
 	{method: "DELETE", path: linksPath, name: "revoke-links", summary: "Revoke all links to the session's box, and end what they have opened", role: Operator,
 		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: onSession((*call).revokeLinks)},
+	{method: "POST", path: runPath, name: "run", summary: "Run a command in a box of its own, of which nothing stays; with Accept: application/x-ndjson its output is streamed", role: Operator,
+		body: apitypes.RunRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: (*call).runOnce},
 	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
 		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: onSession((*call).exec)},
 	{method: "POST", path: sessionPath + "/code", name: "code", summary: "Run source code in a language of the session's profile; the answer is exec's, streamed likewise", role: Operator,

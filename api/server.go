@@ -124,6 +124,8 @@ type Server struct {
 	mu      sync.Mutex
 	servers []*http.Server
 
+	runs sync.WaitGroup // whose clients have passed descriptors; with mu while streams has not ended
+
 	insideOnce sync.Once
 	inside     *inside // nil: no door has connected, or the server was shut down before
 	insideEnd  sync.WaitGroup
@@ -226,6 +228,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for i, srv := range servers {
 		wg.Go(func() { errs[i] = drain(ctx, srv, s.cancel) })
 	}
+	wg.Go(func() { s.drainRuns(ctx) })
 	wg.Go(s.hubs.close)
 	s.ports.Close() // a page may load for ever
 	wg.Wait()

@@ -47,10 +47,11 @@ type Profile struct {
 }
 
 // DefaultProfile is the profile of a request that names none, LangbotProfile that of LangBot's
-// sessions, and DefaultIdleTTL the idle TTL of profiles that set none.
+// sessions, RunProfile that of runs that name none, and DefaultIdleTTL the idle TTL of profiles that set none.
 const (
 	DefaultProfile = "default"
 	LangbotProfile = "langbot"
+	RunProfile     = "run"
 	DefaultIdleTTL = 300 * time.Second
 )
 
@@ -145,8 +146,16 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	langbot.Caps.Timeout = spec.Duration(time.Hour)
 	langbot.AllowPublish = false
 
+	// One command in a box of its own, whose client waits for it: boxd run.
+	run := base
+	run.Name = RunProfile
+	run.Caps.Timeout = unlimitedTime
+	run.WorkspaceMode = spec.None
+	run.AllowNetwork, run.NetworkRules, run.AllowPersistent = false, rules.Rules{}, false
+	run.AllowPublish = false
+
 	all := map[string]Profile{}
-	for _, p := range []Profile{base, offline, basic, extended, execution, app, browser, langbot} {
+	for _, p := range []Profile{base, offline, basic, extended, execution, app, browser, langbot, run} {
 		all[p.Name] = p
 	}
 	return all

@@ -36,13 +36,15 @@ func (m *Manager) acquire(ctx context.Context, c Caller, key Key, a *asked) (*us
 // acquireEarly is acquire for a caller that itself calls awaitRecord before it answers.
 func (m *Manager) acquireEarly(ctx context.Context, c Caller, key Key, a *asked) (*use, error) {
 	for {
-		s, fresh, err := m.lookup(key, a != nil)
+		s, fresh, err := m.lookup(key, a)
 		if err != nil {
 			return nil, err
 		}
 		var u *use
 		if fresh {
 			u, err = s.create(ctx, c, a)
+		} else if s.once && (a == nil || !a.once) {
+			err = fmt.Errorf("session %q: is a run, which has one command: %w", key.ID, ErrState)
 		} else {
 			u, err = s.join(ctx, c, a)
 		}

@@ -35,7 +35,7 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	s.record.Fresh = s.record.Fresh && kind == EventCreated
 	s.record.Box, s.record.State, s.record.Reason = newBoxID(), Creating, ""
 	s.record.NetworkBytes = 0
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	box, err := s.makeBox(ctx)
 	recorded := write.wait()
@@ -164,7 +164,7 @@ func (s *session) recordBoxLocked(volume string) *recording {
 
 // changes returns the changes to write for s. The caller holds s.mu.
 func (r *recording) changes(s *session) []change {
-	list := []change{s.recordLocked().put()}
+	list := s.putLocked()
 	if r.volume != "" {
 		list = append(list, change{metaBucket, keptKey(r.volume), nil})
 	}

@@ -14,6 +14,7 @@ import (
 type asked struct {
 	request  policy.Request
 	resolved policy.Resolved
+	once     bool // the session is for one command, see [Manager.Run]
 }
 
 // resolve decides about r, and which session it means. A nil r asks for nothing.
@@ -51,7 +52,7 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 		}
 		resolved.Mounts = append([]engine.Mount{own}, resolved.Mounts...)
 	}
-	return key, &asked{*r, resolved}, nil
+	return key, &asked{request: *r, resolved: resolved}, nil
 }
 
 // compare refuses what a session with the settings have cannot become, and returns how its

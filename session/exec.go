@@ -24,21 +24,30 @@ import (
 // the command there. If the box is lost later, the result has the verdict engine.BoxLost:
 // nobody knows what the command has done by then, so Exec does not repeat it.
 func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
-	began := time.Now()
 	// Check the command before creating a session for it.
-	checked := e
-	if e.Code != nil {
-		checked.Args = append([]string{e.Code.Dir}, e.Args...) // the language's command is not known yet
-	} else if len(e.Args) == 0 {
-		checked.Args = defaultProgram
-	}
-	if err := m.command(ground{}, checked).Validate(); err != nil {
+	if err := m.checkCommand(e); err != nil {
 		return ExecResult{}, err
 	}
 	key, a, err := m.resolve(c, key, r)
 	if err != nil {
 		return ExecResult{}, err
 	}
+	return m.exec(ctx, c, key, a, e)
+}
+
+// checkCommand checks what can be known of a command before its session is.
+func (m *Manager) checkCommand(e Exec) error {
+	if e.Code != nil {
+		e.Args = append([]string{e.Code.Dir}, e.Args...) // the language's command is not known yet
+	} else if len(e.Args) == 0 {
+		e.Args = defaultProgram
+	}
+	return m.command(ground{}, e).Validate()
+}
+
+// exec is Exec, once the command was checked and the session decided about.
+func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec) (ExecResult, error) {
+	began := time.Now()
 	if a != nil && e.Code == nil && a.resolved.Image == engine.HostImage {
 		if _, _, err := (ground{Resolved: a.resolved}).program(e.Args, ""); err != nil {
 			return ExecResult{}, err
@@ -229,7 +238,9 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 	if err := r.cmd.Validate(); err != nil {
 		return nil, err
 	}
-	r.kept.tee(&r.cmd, int64(m.policy.Keep(resolved).Output))
+	if !e.Unseen {
+		r.kept.tee(&r.cmd, int64(m.policy.Keep(resolved).Output))
+	}
 	if err := s.checkWorkspace(ctx); err != nil {
 		m.deny(c, s.key, "exec", err)
 		return nil, err
@@ -244,6 +255,9 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 		return nil, err
 	}
 	d := m.policy.MayExec(resolved, e.Timeout)
+	if r.cmd.Timeout == 0 {
+		d.Details["timeout"] = spec.None
+	}
 	entry := audit.Entry{Action: d.Action, Decision: audit.Allow, Reason: d.Rule, Details: execDetails(d.Details, r.cmd.Args)}
 	if !d.Allowed {
 		entry.Decision = audit.Deny
@@ -302,15 +316,19 @@ func (m *Manager) command(g ground, e Exec) engine.Command {
 	limit := max(0, m.options.OutputLimit) // the engine takes 0 for no limit
 	switch {
 	case e.NoOutputLimit:
-		limit = 0
+		limit = e.OutputLimit
 	case e.OutputLimit != 0 && (limit == 0 || e.OutputLimit < limit):
 		limit = e.OutputLimit // Validate refuses a negative one
+	}
+	timeout := m.policy.Timeout(g.Resolved, e.Timeout)
+	if e.noTimeout {
+		timeout = e.Timeout
 	}
 	dir := g.workDir(e.Dir)
 	return engine.Command{
 		Args: e.Args, Env: g.environ(e.Env), Dir: dir, MakeDir: g.makesDir(dir, e.MakeDir), User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
-		Timeout: m.policy.Timeout(g.Resolved, e.Timeout), Grace: e.Grace, CancelGrace: e.CancelGrace,
+		Timeout: timeout, Grace: e.Grace, CancelGrace: e.CancelGrace,
 		OutputLimit: limit, KeepBackground: e.KeepBackground, Zygote: e.Zygote,
 	}
 }

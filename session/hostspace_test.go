@@ -175,7 +175,7 @@ func TestNoOutputLimit(t *testing.T) {
 	for _, c := range []struct {
 		e    Exec
 		want int64
-	}{{Exec{}, 100}, {Exec{OutputLimit: 50}, 50}, {Exec{NoOutputLimit: true}, 0}, {Exec{NoOutputLimit: true, OutputLimit: 50}, 0}} {
+	}{{Exec{}, 100}, {Exec{OutputLimit: 50}, 50}, {Exec{NoOutputLimit: true}, 0}, {Exec{NoOutputLimit: true, OutputLimit: 50}, 50}} {
 		c.e.Args = []string{"true"}
 		if _, err := b.Exec(ctx, me, keyA, nil, c.e); err != nil || b.host.Box(v.Box).Last().OutputLimit != c.want {
 			t.Errorf("%+v: limit %d, %v; want %d", c.e, b.host.Box(v.Box).Last().OutputLimit, err, c.want)

@@ -312,7 +312,7 @@ func (s *session) noteImage(err error) error {
 		return err
 	}
 	s.record.State, s.record.Reason = Failed, "building a new box: "+err.Error()
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	return errors.Join(err, write.wait())
 }

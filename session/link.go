@@ -97,7 +97,7 @@ func (s *session) renumberLinks() (number uint64, err error) {
 	rand.Read(b[:]) // never fails
 	s.record.Links = max(1, binary.BigEndian.Uint64(b[:]))
 	number = s.record.Links
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	return number, write.wait()
 }

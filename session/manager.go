@@ -56,6 +56,7 @@ type Manager struct {
 	closing   bool // nothing new begins
 	joined    bool // Close waits for wg, so nothing may be added to it
 
+	tidying chan struct{} // holds a token for each run that is being removed in the background
 	reapers chan struct{} // holds a token for each expired session that is being removed
 	wake    chan struct{} // signals that the first deadline has changed
 	adopted chan struct{} // closed when takeOverAll has tried each session once
@@ -67,19 +68,20 @@ type Manager struct {
 func (m *Manager) now() time.Duration { return time.Since(m.opened) }
 
 // lookup finds the session key and counts a call in m.wg; the caller calls m.wg.Done. With
-// create, lookup makes a missing session: fresh is true then, and the caller holds its op.
-func (m *Manager) lookup(key Key, create bool) (s *session, fresh bool, err error) {
+// a, lookup makes a missing session: fresh is true then, and the caller holds its op.
+func (m *Manager) lookup(key Key, a *asked) (s *session, fresh bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closing {
 		return nil, false, ErrClosed
 	}
 	s = m.sessions[key]
-	if s == nil && !create {
+	if s == nil && a == nil {
 		return nil, false, notFound(key)
 	}
 	if s == nil {
 		s, fresh = newSession(m, key), true
+		s.once = a.once
 		s.op <- struct{}{}
 		m.sessions[key] = s
 	}

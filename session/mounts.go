@@ -126,7 +126,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	if named := namedMounts(change.Attach); len(named) > 0 {
 		s.mu.Lock()
 		s.record.Attaching = slices.Concat(before, named)
-		write := s.m.store.enqueue(s.recordLocked().put())
+		write := s.m.store.enqueue(s.putLocked()...)
 		s.mu.Unlock()
 		if err := write.wait(); err != nil {
 			s.mu.Lock()
@@ -152,7 +152,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	s.mu.Lock()
 	attaching, old, life := s.record.Attaching, s.record.Resolved, s.lifeEnd
 	s.record.Resolved, s.record.Attaching = alter(old), before
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	err := write.wait()
 	if err == nil {
@@ -169,7 +169,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	}
 	s.mu.Lock()
 	s.record.Attaching = before
-	undone := s.m.store.enqueue(s.recordLocked().put()) // a record written meanwhile may contain the change
+	undone := s.m.store.enqueue(s.putLocked()...) // a record written meanwhile may contain the change
 	s.mu.Unlock()
 	_ = undone.wait() // if this cannot be written, the change was not written either
 	return err
@@ -183,7 +183,7 @@ func (s *session) forgetAttaching() {
 		return
 	}
 	s.record.Attaching = nil
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	_ = write.wait() // a successor finds that the box is gone
 }
@@ -203,7 +203,7 @@ func (s *session) keepToBox(box engine.LiveBox, attaching []engine.Mount) {
 		return
 	}
 	s.record.Resolved.Mounts = has.Mounts
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	if err := write.wait(); err != nil { // a successor asks the box
 		s.m.report(s.key, "", err.Error())

@@ -111,7 +111,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		sensitive:  sensitivity{volumes: map[string]spec.Sensitive{}, paths: map[string]sensitiveRecord{}, copies: map[copying]int{}},
 		publishing: publishing{taken: map[int]*session{}},
 		portWatch:  portWatch{wake: make(chan struct{}, 1), watchers: map[string]int{}, due: map[*session]bool{}},
-		reapers:    make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
+		tidying:    make(chan struct{}, maxTidying), reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
@@ -171,7 +171,7 @@ func (m *Manager) noteLast() error {
 		case r != nil && r.err != nil:
 			changes = append(changes, r.changes(s)...)
 		case s.lifeEnd > 0 && s.record.State != Creating, s.record.NetworkBytes > 0 && s.record.State == Running:
-			changes = append(changes, s.recordLocked().put())
+			changes = append(changes, s.putLocked()...)
 		}
 		s.mu.Unlock()
 	}

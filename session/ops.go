@@ -35,9 +35,13 @@ type Exec struct {
 	// OutputLimit is the limit of each stream in bytes. 0, and any value above the
 	// manager's limit, means the manager's.
 	OutputLimit int64
-	// NoOutputLimit removes the limit, for a caller whose own Stdout and Stderr bound what
-	// is kept. OutputLimit is ignored then.
+	// NoOutputLimit removes the manager's limit, for a caller whose own Stdout and Stderr bound what
+	// is kept. OutputLimit counts as it is then, and 0 is none.
 	NoOutputLimit bool
+	// Unseen: the output does not pass through this process, so the history keeps none of it.
+	Unseen bool
+	// noTimeout: a Timeout of 0 means none.
+	noTimeout bool
 	// KeepBackground leaves processes running that outlive the command.
 	KeepBackground bool
 	// Zygote names the warm interpreter of the box that takes the command over; empty: one that

@@ -174,7 +174,7 @@ func (s *session) setPaused(ctx context.Context, c Caller, box engine.LiveBox, p
 		details = map[string]any{"seconds": time.Since(before.Since).Seconds()}
 	}
 	s.noteStandstillLocked(pause)
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		s.mu.Lock()

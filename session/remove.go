@@ -30,7 +30,7 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	if err := key.validate(); err != nil {
 		return err
 	}
-	s, _, err := m.lookup(key, false)
+	s, _, err := m.lookup(key, nil)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (s *session) noteRemoval() error {
 		s.mu.Unlock()
 		return nil
 	}
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	return write.wait()
 }
@@ -160,7 +160,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		return nil
 	}
 	s.record.State = Stopping
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
 	s.unpublishPorts(r.reason)
@@ -219,8 +219,11 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 // erase deletes the records of the session and of its processes, and stores what tells of its end. No
 // record of the session is written after that.
 func (s *session) erase(told announcement, list ...*Process) error {
-	changes := append(told.changes(), change{sessionsBucket, sessionKey(s.key), nil})
+	changes := told.changes()
 	s.mu.Lock()
+	if !s.once {
+		changes = append(changes, change{sessionsBucket, sessionKey(s.key), nil})
+	}
 	for _, p := range list {
 		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
 		changes = append(changes, p.untold.changes()...)

@@ -118,7 +118,7 @@ func (s *session) tryReplace(ctx context.Context, c Caller, a *asked, change mou
 	} else {
 		s.record.State, s.record.Reason = Failed, "building a new box: "+err.Error()
 	}
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	if e := write.wait(); e != nil {
 		err = errors.Join(err, e)

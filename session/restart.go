@@ -204,7 +204,7 @@ func (p *Process) startAgain(ctx context.Context) error {
 	if err := cmp.Or(s.m.checkBudget(s.key.Tenant), s.checkWorkspace(ctx)); err != nil {
 		return err
 	}
-	found, _, err := s.m.lookup(s.key, false)
+	found, _, err := s.m.lookup(s.key, nil)
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (s *session) revive() (undo func(), err error) {
 		if s.release != nil {
 			s.release = old
 		}
-		write := s.m.store.enqueue(s.recordLocked().put())
+		write := s.m.store.enqueue(s.putLocked()...)
 		s.mu.Unlock()
 		release()
 		if err := write.wait(); err != nil { // a successor keeps the session until its idle TTL ends it again

@@ -324,7 +324,7 @@ func (r *ratchet) session(s *session, reason string) {
 		r.turned = append(r.turned, turn{s, reason, s.made, s.unpublishLocked()})
 		s.record.Published = nil
 		if s.record.Generation > 0 && !s.erased { // otherwise its record is not written, or with its first box
-			r.writes = append(r.writes, r.m.store.enqueue(s.recordLocked().put()))
+			r.writes = append(r.writes, r.m.store.enqueue(s.putLocked()...))
 		}
 		if s.proxy != nil { // the disk writes the record meanwhile
 			s.proxy.Shut() // under s.mu: for all who see that it is sensitive, it has no network

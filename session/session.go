@@ -20,6 +20,7 @@ type session struct {
 
 	ctx    context.Context // ends when the session is to be removed, or the manager closes
 	cancel context.CancelFunc
+	once   bool          // it is a run, see [Manager.Run]; constant
 	op     chan struct{} // holds a token while the state of the session is being changed
 
 	lastUsed atomic.Int64 // on the clock of m.now
@@ -214,6 +215,14 @@ func (s *session) recordLocked() *sessionRecord {
 		r.NetworkBytes = s.proxy.Spent()
 	}
 	return &r
+}
+
+// putLocked returns the change that stores the session's record: none for a run, see [Manager.Run].
+func (s *session) putLocked() []change {
+	if s.once {
+		return nil
+	}
+	return []change{s.recordLocked().put()}
 }
 
 // resolvedLocked returns what the session has.

@@ -101,7 +101,7 @@ func (s *session) halt() error {
 	if err != nil {
 		s.record.State, s.record.Reason = Failed, "stopping its box: "+err.Error()
 	}
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.mu.Unlock()
 	return errors.Join(err, write.wait())
 }

@@ -93,9 +93,13 @@ func (s *store) admit() error {
 
 // enqueue hands over changes without waiting for them. Sets are written in the order in
 // which they were handed over, so a caller decides the order of its records by holding the
-// lock of what they describe.
+// lock of what they describe. An empty set has nothing to wait for.
 func (s *store) enqueue(changes ...change) *pending {
 	p := &pending{changes: changes, done: make(chan error, 1)}
+	if len(changes) == 0 {
+		p.done <- nil
+		return p
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

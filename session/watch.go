@@ -61,7 +61,7 @@ func (s *session) markLost(box engine.LiveBox) {
 	s.closeNetworkLocked()
 	s.record.State, s.record.Reason = Failed, "PID 1 of box "+s.record.Box+" is gone"
 	lost := s.failedLocked()
-	write := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.putLocked()...)
 	s.m.events.publish(lost)
 	s.mu.Unlock()
 	s.reportLost(lost)

@@ -1,6 +1,6 @@
 package apitypes
 
-import "github.com/boxd/boxd/engine"
+import "github.com/boxd/boxd/engine/spec"
 
 // CodeRequest runs source code. The answer is an [ExecResult].
 type CodeRequest struct {
@@ -18,7 +18,7 @@ type CodeRequest struct {
 	Grace       Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
 	OutputLimit Size              `json:"output_limit,omitempty" doc:"Bytes that the program may write to stdout and to stderr, each; more ends it. 0: the server's."`
 	Outputs     []string          `json:"outputs,omitempty" doc:"Return the files that the command has made or changed and that match: *.png, out or **/*.csv, relative to the working directory; a directory stands for everything in it."`
-	User        *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
+	User        *spec.User        `json:"user,omitempty" doc:"User in the box; absent: the session's."`
 	Session     *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
 }
 

@@ -3,7 +3,7 @@ package apitypes
 import (
 	"time"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // ExecRequest asks for one command to be run.
@@ -18,11 +18,40 @@ type ExecRequest struct {
 	Timeout        Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as \"1m\"; 0: the session's. Clamped to the profile's cap."`
 	Grace          Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
 	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's."`
-	User           *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
+	User           *spec.User        `json:"user,omitempty" doc:"User in the box; absent: the session's."`
 	KeepBackground bool              `json:"keep_background,omitempty" doc:"Leave processes running that outlive the command."`
 	Zygote         string            `json:"zygote,omitempty" doc:"Warm interpreter of the profile that takes the command over; empty: one that matches the command, if there is one."`
 	Outputs        []string          `json:"outputs,omitempty" doc:"Return the files that the command has made or changed and that match: *.png, out or **/*.csv, relative to the working directory; a directory stands for everything in it."`
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
+}
+
+// RunRequest asks for one command in a box of its own, of which nothing stays.
+type RunRequest struct {
+	Argv        []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell."`
+	Shell       string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
+	Env         map[string]string `json:"env,omitempty" doc:"Environment of the command."`
+	Cwd         string            `json:"cwd,omitempty" doc:"Working directory; empty: the home directory."`
+	Mkdir       bool              `json:"mkdir,omitempty" doc:"Make a missing working directory."`
+	Stdin       string            `json:"stdin,omitempty" doc:"Standard input as UTF-8 text; empty: /dev/null."`
+	StdinBase64 []byte            `json:"stdin_base64,omitempty" doc:"Standard input in base64, instead of stdin."`
+	Timeout     Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as "1m"; 0: none. One above the profile's cap is refused."`
+	Grace       Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
+	OutputLimit Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's, or none if the client passes descriptors."`
+	Box         SessionSpec       `json:"box,omitzero" doc:"The box: profile (empty: "run"), engine, isolation, require, cpus, memory, pids, writable_root, tmp_size, upper_size, user, env, hostname, name and labels. Others must be absent. What is absent is boxd's own default, and a profile that gives anything else refuses the run."`
+}
+
+// RunEnd is the answer to a run whose client has passed descriptors.
+type RunEnd struct {
+	Result *ExecResult `json:"result,omitempty" doc:"How the command ended, without its output."`
+	Error  *Problem    `json:"error,omitempty" doc:"Why there is no result."`
+	// Started belongs to Error: the program may have run.
+	Started bool `json:"started,omitempty" doc:"With error: the program may have run."`
+}
+
+// RunSignal is what the client of a run says while its command runs.
+type RunSignal struct {
+	Signal int  `json:"signal,omitempty" doc:"Number of a signal for the command."`
+	Cancel bool `json:"cancel,omitempty" doc:"End the command, and answer with its result."`
 }
 
 // ExecResult says how a command ended. A command that fails is not an error of the API.

@@ -3,7 +3,6 @@ package apitypes
 import (
 	"time"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -15,7 +14,7 @@ type ProcessRequest struct {
 	Env        map[string]string `json:"env,omitempty"`
 	Cwd        string            `json:"cwd,omitempty" doc:"Working directory; empty: the workspace."`
 	Mkdir      bool              `json:"mkdir,omitempty"`
-	User       *engine.User      `json:"user,omitempty"`
+	User       *spec.User        `json:"user,omitempty"`
 	TTY        *WindowSize       `json:"tty,omitempty" doc:"Give it a terminal of this size."`
 	History    Size              `json:"history,omitempty" doc:"Bytes of each output stream that are kept; 0: 1 MiB."`
 	DropOldest bool              `json:"drop_oldest,omitempty" doc:"Drop output that nobody read instead of making the process wait."`

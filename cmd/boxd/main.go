@@ -16,6 +16,7 @@ import (
 	"github.com/boxd/boxd/internal/cli"
 	"github.com/boxd/boxd/internal/daemon"
 	"github.com/boxd/boxd/internal/doctor"
+	_ "github.com/boxd/boxd/internal/quickrun" // runs before main
 	"github.com/boxd/boxd/internal/version"
 )
 

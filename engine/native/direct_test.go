@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/boxd/boxd/internal/fdkind"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,7 +55,7 @@ func TestDirect(t *testing.T) {
 		{"another device", open("/dev/zero", os.O_RDONLY), 0, false},
 		{"a directory", open("/", os.O_RDONLY|syscall.O_DIRECTORY), 0, false},
 	} {
-		if got := direct(c.file, c.n); got != c.want {
+		if got := fdkind.IsPassable(c.file, c.n); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}

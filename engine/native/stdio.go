@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/internal/fdkind"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,7 +42,7 @@ func (s *stdio) input(r io.Reader) error {
 		s.child[0] = s.null
 		return nil
 	}
-	if f, ok := r.(*os.File); ok && direct(f, 0) {
+	if f, ok := r.(*os.File); ok && fdkind.IsPassable(f, 0) {
 		s.child[0] = f
 		return nil
 	}
@@ -73,7 +74,7 @@ func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
 // output sets up descriptor n (1 or 2) for a caller's writer. It returns nil if the bytes do
 // not pass through boxd.
 func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func()) (*stream, error) {
-	if f, ok := w.(*os.File); ok && limit == 0 && direct(f, n) {
+	if f, ok := w.(*os.File); ok && limit == 0 && fdkind.IsPassable(f, n) {
 		s.child[n] = f
 		return nil, nil
 	}

@@ -4,9 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"regexp"
 	"strconv"
-	"sync"
+	"strings"
 
 	"github.com/docker/go-units"
 )
@@ -56,24 +55,53 @@ func (s Size) String() string { return FormatSize(int64(s)) }
 // of bytes is exact in the float64 with which go-units computes.
 const maxParsedSize = 1 << 52
 
-// sizeSyntax is a number of bytes, or a number and a unit as docker writes it:
+// isSizeSyntax accepts a number of bytes, or a number and a unit as docker writes it:
 // 512M, 512MB, 512MiB and 512m are all 512 * 1024 * 1024. Parts of a byte make
 // no sense, so only a number with a unit may have a fraction.
-var sizeSyntax = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(?:[0-9]+ ?[bB]?|[0-9]+(?:\.[0-9]+)? ?[kKmMgGtTpP](?:[iI]?[bB])?)$`)
-})
+func isSizeSyntax(s string) bool {
+	whole, rest := cutDigits(s)
+	if whole == "" {
+		return false
+	}
+	fraction := false
+	if after, ok := strings.CutPrefix(rest, "."); ok {
+		var part string
+		if part, rest = cutDigits(after); part == "" {
+			return false
+		}
+		fraction = true
+	}
+	rest = strings.TrimPrefix(rest, " ")
+	if rest == "" || rest == "b" || rest == "B" {
+		return !fraction
+	}
+	switch rest[1:] {
+	case "", "b", "B", "ib", "iB", "Ib", "IB":
+		return strings.IndexByte("kKmMgGtTpP", rest[0]) >= 0
+	}
+	return false
+}
 
-// cpusSyntax leaves out exponents, signs, hexadecimal numbers, NaN and Inf,
+// isCPUsSyntax leaves out exponents, signs, hexadecimal numbers, NaN and Inf,
 // which strconv.ParseFloat accepts.
-var cpusSyntax = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`)
-})
+func isCPUsSyntax(s string) bool {
+	whole, rest := cutDigits(s)
+	after, point := strings.CutPrefix(rest, ".")
+	part, rest := cutDigits(after)
+	return rest == "" && (whole != "" || point && part != "")
+}
+
+// cutDigits splits s after the decimal digits at its beginning.
+func cutDigits(s string) (digits, rest string) {
+	rest = strings.TrimLeft(s, "0123456789")
+	return s[:len(s)-len(rest)], rest
+}
 
 // ParseSize reads a size such as "512M", "1.5GiB" or "65536" and returns bytes.
 // Units are powers of 1024 and their case does not matter, as in docker. The
 // result is 0 … 2^52; anything else is a [FieldError] for the field "size".
 func ParseSize(s string) (int64, error) {
-	if !sizeSyntax().MatchString(s) {
+	if !isSizeSyntax(s) {
 		return 0, refuse("size", Quote(s), `must be a number of bytes or a number with a unit, such as "512M" or "1.5G"`)
 	}
 	n, err := units.RAMInBytes(s)
@@ -98,7 +126,7 @@ func FormatSize(n int64) string {
 // plain decimal notation is accepted; the range is checked by [Limits.Validate].
 func ParseCPUs(s string) (float64, error) {
 	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || !cpusSyntax().MatchString(s) {
+	if err != nil || !isCPUsSyntax(s) {
 		return 0, refuse("cpus", Quote(s), `must be a decimal number of processors, such as "1.5"`)
 	}
 	return f, nil

@@ -80,10 +80,10 @@ func (a *App) attach(f *attachFlags, session, process string) error {
 	}
 	defer c.Close()
 	signals := a.watchSignals()
-	defer signals.stop()
-	conn, err := c.Attach(signals.ctx, session, process, a.attachOptions(f))
+	defer signals.Stop()
+	conn, err := c.Attach(signals.Context, session, process, a.attachOptions(f))
 	if err != nil {
-		if sig := signals.received(); sig != 0 {
+		if sig := signals.Received(); sig != 0 {
 			return stoppedBy(sig)
 		}
 		return explainAttach(err)

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/sigwatch"
 	"github.com/boxd/boxd/relay"
 )
 
@@ -21,8 +22,8 @@ type attachment interface {
 }
 
 // relayUntilEnd carries bytes in both directions until the process has ended or the user leaves.
-func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatch) error {
-	signals.start()
+func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *sigwatch.Watch) error {
+	signals.Start()
 	var term *terminal
 	if conn.Hello().TTY {
 		term = a.openTerminal()
@@ -34,10 +35,10 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 			defer term.restore()
 		}
 	}
-	signals.forwardTo(func(sig syscall.Signal) error {
+	signals.ForwardTo(func(sig syscall.Signal) error {
 		// SIGHUP ends boxd attach, and so does a signal that cannot be passed on.
 		if !f.sigProxy || f.observe || sig == syscall.SIGHUP || conn.Signal(int(sig)) != nil {
-			signals.cancel()
+			signals.Cancel()
 		}
 		return nil
 	})
@@ -58,7 +59,7 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 		return nil
 	default:
 	}
-	if sig := signals.received(); err != nil && sig != 0 {
+	if sig := signals.Received(); err != nil && sig != 0 {
 		return &statusError{128 + int(sig), fmt.Errorf("stopped by %s, the process keeps running", signalName(sig))}
 	}
 	if err != nil {

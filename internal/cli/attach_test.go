@@ -96,7 +96,7 @@ func (f *fakeRelay) Close() error {
 // attachTo runs boxd attach with conn.
 func attachTo(v *invocation, f *attachFlags, conn attachment) error {
 	signals := v.watchSignals()
-	defer signals.stop()
+	defer signals.Stop()
 	return v.relayUntilEnd(f, conn, signals)
 }
 
@@ -170,14 +170,14 @@ func TestAttachSignals(t *testing.T) {
 		signals := make(chan os.Signal)
 		v.Signals = signals
 		w := v.watchSignals()
-		w.start()
+		w.Start()
 		signals <- c.sig
 		go func() { // as the context of the attachment does
-			<-w.ctx.Done()
+			<-w.Context.Done()
 			conn.Close()
 		}()
 		err := v.relayUntilEnd(&c.flags, conn, w)
-		w.stop()
+		w.Stop()
 		if statusIn(err) != c.status || strings.Join(conn.log, ",") != c.log {
 			t.Errorf("%v: %v, %q, want %d, %q", c.sig, err, conn.log, c.status, c.log)
 		}
@@ -193,10 +193,10 @@ func TestAttachSignalWithoutConnection(t *testing.T) {
 		signals := make(chan os.Signal, 1)
 		v.Signals = signals
 		w := v.watchSignals()
-		context.AfterFunc(w.ctx, func() { conn.Close() }) // as the context of the attachment does
+		context.AfterFunc(w.Context, func() { conn.Close() }) // as the context of the attachment does
 		signals <- sig
 		err := v.relayUntilEnd(&attachFlags{sigProxy: true, noStdin: true}, conn, w)
-		w.stop()
+		w.Stop()
 		if statusIn(err) != 128+int(sig) || !strings.Contains(err.Error(), "the process keeps running") {
 			t.Errorf("%v: %v", sig, err)
 		}

@@ -50,7 +50,7 @@ Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 
 func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	signals := a.watchSignals()
-	defer signals.stop()
+	defer signals.Stop()
 	host := doctor.Host{Version: a.Version, RunDir: a.stateDir(stateDir), StateDir: config.DefaultStateDir}
 	// boxd serve --check reports a configuration that cannot be read.
 	programs := a.programs()
@@ -66,7 +66,7 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
 		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir, Programs: programs})
 	}
-	facts := a.Examine(signals.ctx, host)
+	facts := a.Examine(signals.Context, host)
 	report := doctor.NewReport(facts)
 	if explain {
 		report.Explain(facts)
@@ -78,7 +78,7 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	} else {
 		err = report.WriteText(out, func(text string, s doctor.Status) string { return out.paint(text, stateColour(string(s))) })
 	}
-	switch sig := signals.received(); {
+	switch sig := signals.Received(); {
 	case err != nil:
 		return err
 	case sig != 0:

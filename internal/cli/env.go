@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
 )
 
 // maxEnvFile is far more than execve(2) accepts. It keeps boxd from reading a device, given by
@@ -17,7 +18,7 @@ const maxEnvFile = 4 << 20
 // environment returns the variables of --env-file and --env, in this order. If one is set twice,
 // the last value counts.
 func (a *App) environment(files, flags []string) ([]string, error) {
-	var env environment
+	var env flagtext.Environment
 	for _, path := range files {
 		lines, err := readEnvFile(path)
 		if err != nil {
@@ -28,17 +29,17 @@ func (a *App) environment(files, flags []string) ([]string, error) {
 			if line == "" || line[0] == '#' {
 				continue
 			}
-			if err := env.set(line, a.LookupEnv); err != nil {
-				return nil, &engine.FieldError{Field: fmt.Sprintf("--env-file %s:%d", path, i+1), Value: spec.Quote(key(line)), Rule: err.Error()}
+			if err := env.Set(line, a.LookupEnv); err != nil {
+				return nil, &engine.FieldError{Field: fmt.Sprintf("--env-file %s:%d", path, i+1), Value: spec.Quote(flagtext.Key(line)), Rule: err.Error()}
 			}
 		}
 	}
 	for _, kv := range flags {
-		if err := env.set(kv, a.LookupEnv); err != nil {
-			return nil, &engine.FieldError{Field: "--env", Value: spec.Quote(key(kv)), Rule: err.Error()}
+		if err := env.Set(kv, a.LookupEnv); err != nil {
+			return nil, &engine.FieldError{Field: "--env", Value: spec.Quote(flagtext.Key(kv)), Rule: err.Error()}
 		}
 	}
-	return env.list, nil
+	return env.List, nil
 }
 
 func readEnvFile(path string) ([]string, error) {
@@ -55,42 +56,4 @@ func readEnvFile(path string) ([]string, error) {
 		return nil, &engine.FieldError{Field: "--env-file", Value: spec.Quote(path), Rule: "must be at most " + spec.FormatSize(maxEnvFile)}
 	}
 	return strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n"), nil
-}
-
-// environment is a list of KEY=VALUE without duplicates.
-type environment struct {
-	list  []string
-	index map[string]int
-}
-
-// set adds KEY=VALUE, or KEY with its value in the caller's environment. Like docker and podman,
-// it omits a KEY that is not set there.
-func (e *environment) set(kv string, lookup func(string) (string, bool)) error {
-	name := key(kv)
-	if name == "" || strings.ContainsAny(name, " \t") {
-		return fmt.Errorf("must be KEY=VALUE or KEY, and KEY has no blanks")
-	}
-	if name == kv {
-		value, ok := lookup(name)
-		if !ok {
-			return nil
-		}
-		kv += "=" + value
-	}
-	if i, ok := e.index[name]; ok {
-		e.list[i] = kv
-		return nil
-	}
-	if e.index == nil {
-		e.index = map[string]int{}
-	}
-	e.index[name] = len(e.list)
-	e.list = append(e.list, kv)
-	return nil
-}
-
-// key returns the name of a variable, for messages: the value is often secret.
-func key(kv string) string {
-	name, _, _ := strings.Cut(kv, "=")
-	return name
 }

@@ -143,15 +143,7 @@ func (a *App) execResult(result *apitypes.ExecResult, json, receipt, explain boo
 	if explain {
 		a.explain(result.Denied, "allow it with \"ADDR:PORT\" in network_rules.allow of the profile")
 	}
-	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, receipt, result.Status)
-}
-
-func engineReceipt(r apitypes.Receipt) engine.Receipt {
-	return engine.Receipt{
-		Wall: r.Wall.D(), User: (*time.Duration)(r.User), System: (*time.Duration)(r.System), Throttled: (*time.Duration)(r.Throttled),
-		MemoryPeak: r.MemoryPeak, PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes,
-		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
-	}
+	return a.ended(engineResult(result), receipt, result.Status)
 }
 
 func stdinTooLong(value string) error {

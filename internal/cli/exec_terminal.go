@@ -61,11 +61,11 @@ func (a *App) atTerminal(f *execFlags, session string, noStdin bool, commands ..
 	}
 	defer c.Close()
 	signals := a.watchSignals()
-	defer signals.stop()
+	defer signals.Stop()
 	for _, request.Argv = range commands {
 		err = f.inSession(func(spec *apitypes.SessionSpec) error {
 			request.Session = spec
-			_, err := c.Start(signals.ctx, session, request)
+			_, err := c.Start(signals.Context, session, request)
 			return err
 		})
 		if !client.IsCode(err, apitypes.CodeProgramNotFound) {
@@ -82,13 +82,13 @@ func (a *App) atTerminal(f *execFlags, session string, noStdin bool, commands ..
 		}()
 		attach := &attachFlags{remoteFlags: f.remoteFlags, noStdin: noStdin, sigProxy: true, giveUp: terminalGiveUp}
 		var conn attachment
-		if conn, err = c.Attach(signals.ctx, session, request.ID, a.attachOptions(attach)); err == nil {
+		if conn, err = c.Attach(signals.Context, session, request.ID, a.attachOptions(attach)); err == nil {
 			defer conn.Close()
 			err = a.relayUntilEnd(attach, conn, signals)
 		}
 	}
 	known, ended := errors.AsType[*statusError](err)
-	if sig := signals.received(); sig != 0 && err != nil {
+	if sig := signals.Received(); sig != 0 && err != nil {
 		// relayUntilEnd says after a signal that the process keeps running. This one does not.
 		if !ended || known.status == 128+int(sig) && known.err != nil {
 			return stoppedBy(sig)

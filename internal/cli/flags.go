@@ -1,12 +1,12 @@
 package cli
 
 import (
-	"errors"
 	"time"
 
 	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -36,6 +36,8 @@ type runFlags struct {
 	upstreamLogin      string // file with its user:password; made absolute
 	explain            bool
 	publish            []spec.PublishWish
+	direct             bool
+	socket             string // of the daemon that must run the command; empty: one that may
 }
 
 // register declares the flags in the order in which the help shows them.
@@ -62,7 +64,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.upstream, "upstream", "", "send all connections through another proxy: `URL` http://HOST:PORT or socks5://HOST:PORT")
 	fs.StringVar(&f.upstreamLogin, "upstream-login", "", "read the user:password for --upstream from `FILE`, for each connection")
 	fs.Var(publishValue(&f.publish), "publish", "lead from port HOST of 127.0.0.1, or a free one that stderr names, to the box: `[HOST:]PORT` (repeatable)")
-	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command")
+	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command, and who has run it")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
 	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "kill a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
@@ -72,6 +74,8 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.json, "json", false, "print one JSON object with output, verdict and receipt on stdout")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 
+	fs.BoolVar(&f.direct, "direct", false, "use no daemon")
+	fs.StringVar(&f.socket, "socket", "", "have the daemon at `PATH` run the command, or fail (default: $BOXD_SOCKET or "+defaultSocket+", if it can)")
 	fs.BoolVar(&f.remove, "rm", true, "accepted for compatibility; the box is always removed")
 	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "continue if the host cannot enforce a limit")
 	registerEngine(cmd, &f.initPath, &f.stateDir)
@@ -86,7 +90,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	completeFlag(cmd, "upstream")
 	completeFiles(cmd, "upstream-login")
 	completeDirs(cmd, "workspace")
-	completeFiles(cmd, "mount")
+	completeFiles(cmd, "mount", "socket")
 }
 
 // completedImage is the only value of --image, with its description.
@@ -132,41 +136,21 @@ type boolValue struct{ *textValue }
 
 func (boolValue) Type() string { return "bool" }
 
-const unlimited = "unlimited"
-
-// errZero refuses a zero: docker would take it as unlimited, other programs as nothing at all.
-var errZero = errors.New(`must be more than 0; leave the flag out for the default`)
+const unlimited = flagtext.Unlimited
 
 // sizeValue is a size above 0, or "unlimited" if that is allowed.
 func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
-	return &textValue{byDefault, func(s string) error {
-		if s == unlimited && mayBeUnlimited {
-			*dst = spec.Unlimited
-			return nil
-		}
-		n, err := spec.ParseSize(s)
-		if err == nil && n == 0 {
-			err = errZero
-		}
-		*dst = n
-		return err
-	}}
+	return &textValue{byDefault, func(s string) error { return flagtext.Size(dst, s, mayBeUnlimited) }}
 }
 
 // durationValue is a duration above 0; a bare number is in seconds, as for timeout(1).
 func durationValue(dst *time.Duration, byDefault string) pflag.Value {
-	return &textValue{byDefault, func(s string) error {
-		err := parseDuration((*spec.Duration)(dst), s)
-		if err == nil && *dst == 0 {
-			err = errZero
-		}
-		return err
-	}}
+	return &textValue{byDefault, func(s string) error { return flagtext.Time(dst, s) }}
 }
 
 func userValue(dst **engine.User) pflag.Value {
 	return &textValue{"", func(s string) error {
-		u, err := parseUser(s)
+		u, err := flagtext.User(s)
 		*dst = &u
 		return err
 	}}

@@ -210,9 +210,9 @@ func (a *App) images(f *imageFlags, readOnly bool, do func(ctx context.Context, 
 	}
 	o := EngineOptions{StateDir: a.stateDir(f.stateDir), DataDir: a.dataDir(f.dataDir), AllowDegraded: f.degraded}
 	signals := a.watchSignals()
-	err := a.localImages(signals.ctx, o, f.initPath, f.registries, readOnly, func(s *images.Store) error { return do(signals.ctx, localImages{s}) })
-	signals.stop()
-	if sig := signals.received(); sig != 0 && err != nil {
+	err := a.localImages(signals.Context, o, f.initPath, f.registries, readOnly, func(s *images.Store) error { return do(signals.Context, localImages{s}) })
+	signals.Stop()
+	if sig := signals.Received(); sig != 0 && err != nil {
 		return stoppedBy(sig)
 	}
 	return f.nameFlag(err)

@@ -77,8 +77,8 @@ func (a *App) langbot(f *langbotFlags) error {
 	// If the parent is gone, writing to it must not end boxd before the sessions are removed.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := a.watchSignals()
-	defer signals.stop()
-	err = bridge.Run(signals.ctx, o)
+	defer signals.Stop()
+	err = bridge.Run(signals.Context, o)
 	if _, refused := errors.AsType[*bridge.StatusError](err); refused || isRefused(err) {
 		return explainRemote(err)
 	}

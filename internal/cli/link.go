@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
 	"github.com/boxd/boxd/preview"
 	"github.com/spf13/cobra"
 )
@@ -58,7 +59,7 @@ opened.`,
 		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	cmd.Flags().Var(&textValue{"1h", func(s string) error {
-		err := parseDuration((*spec.Duration)(&ttl), s)
+		err := flagtext.Duration((*spec.Duration)(&ttl), s)
 		if days, ok := strings.CutSuffix(s, "d"); ok {
 			var n uint64
 			n, err = strconv.ParseUint(days, 10, 8)

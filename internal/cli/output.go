@@ -8,6 +8,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/oneshot"
 )
 
 // output receives the output of a command of boxd run, and reports how the command ended.
@@ -51,15 +52,8 @@ func (o *output) ended(result engine.Result, status int) error {
 // ended reports on stderr how a command ended, unless it simply exited, and its receipt if that
 // was asked for. The returned error carries status.
 func (a *App) ended(r engine.Result, receipt bool, status int) error {
-	switch n := r.Receipt.OOMKills; {
-	case r.Verdict != engine.Exited && r.Verdict != engine.Signaled:
-		line := "verdict: " + string(r.Verdict)
-		if r.Limit != "" {
-			line += " (limit " + r.Limit + ")"
-		}
-		a.say("%s", line)
-	case n != nil && *n > 0: // one of its processes was killed, and the command coped with that
-		a.say("memory limit reached, kills: %d", *n)
+	if text := oneshot.Ending(string(r.Verdict), r.Limit, r.Receipt.OOMKills); text != "" {
+		a.say("%s", text)
 	}
 	if receipt {
 		writeReceipt(a.Stderr, r.Receipt)

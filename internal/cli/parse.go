@@ -11,21 +11,6 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// parseUser reads UID[:GID]. It takes no names, because they would have to be looked up in the
-// box, which does not exist yet.
-func parseUser(s string) (engine.User, error) {
-	uidText, gidText, hasGID := strings.Cut(s, ":")
-	if !hasGID {
-		gidText = uidText
-	}
-	uid, err := strconv.ParseUint(uidText, 10, 31)
-	gid, gidErr := strconv.ParseUint(gidText, 10, 31)
-	if err != nil || gidErr != nil {
-		return engine.User{}, fmt.Errorf("must be UID or UID:GID, numbers from 0 to %d", engine.MaxID)
-	}
-	return engine.User{UID: int(uid), GID: int(gid)}, nil
-}
-
 // mountKeys maps the keys of the long form, with docker's aliases, to our names.
 var mountKeys = map[string]string{
 	"type":   "type",

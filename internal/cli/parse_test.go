@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/flagtext"
 )
 
 func TestParseMount(t *testing.T) {
@@ -50,13 +51,13 @@ func FuzzParseMount(f *testing.F) {
 
 func TestParseUser(t *testing.T) {
 	for in, want := range map[string]engine.User{"0": {}, "7": {UID: 7, GID: 7}, "7:0": {UID: 7}, "65534:1": {UID: 65534, GID: 1}} {
-		if got, err := parseUser(in); err != nil || got != want {
-			t.Errorf("parseUser(%q) = %+v, %v; want %+v", in, got, err, want)
+		if got, err := flagtext.User(in); err != nil || got != want {
+			t.Errorf("flagtext.User(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", ":", "7:", ":7", "root", "+7", "-7", "0x7", "7 ", "7:7:7", "99999999999"} {
-		if got, err := parseUser(in); err == nil {
-			t.Errorf("parseUser(%q) = %+v, want an error", in, got)
+		if got, err := flagtext.User(in); err == nil {
+			t.Errorf("flagtext.User(%q) = %+v, want an error", in, got)
 		}
 	}
 }

@@ -18,12 +18,13 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneshot"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
 
 // defaultSocket is where the daemon listens by default.
-const defaultSocket = "/run/boxd/boxd.sock"
+const defaultSocket = oneshot.DefaultSocket
 
 // statusUnwell is the exit status of a check whose answer is no, although boxd itself succeeded.
 const statusUnwell = 1
@@ -160,9 +161,9 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 	}
 	defer c.Close()
 	signals := a.watchSignals()
-	err = fn(signals.ctx, c)
-	signals.stop()
-	if sig := signals.received(); sig != 0 && err != nil {
+	err = fn(signals.Context, c)
+	signals.Stop()
+	if sig := signals.Received(); sig != 0 && err != nil {
 		return stoppedBy(sig)
 	}
 	return explainRemote(f.nameFlag(err))

@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneshot"
 )
 
 // jsonOutputLimit bounds what --json holds in memory, per stream.
@@ -48,6 +49,7 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 	if r.cmd.Env, err = a.environment(f.envFiles, f.env); err != nil {
 		return r, err
 	}
+	oneshot.SortEnv(r.cmd.Env)
 	if err := r.spec.Validate(); err != nil {
 		return r, f.nameFlag(err)
 	}
@@ -77,7 +79,7 @@ func (a *App) programs() config.Programs {
 
 // check applies the rules between flags.
 func (f *runFlags) check(args []string) error {
-	if err := refuseEmpty(f.given, "image", "pull", "workspace", "workdir", "hostname", "init", "state-dir", "data-dir", "upstream", "upstream-login"); err != nil {
+	if err := refuseEmpty(f.given, "image", "pull", "workspace", "workdir", "hostname", "init", "state-dir", "data-dir", "upstream", "upstream-login", "socket"); err != nil {
 		return err
 	}
 	if err := f.checkNetwork(); err != nil {
@@ -98,6 +100,8 @@ func (f *runFlags) check(args []string) error {
 	switch {
 	case len(args) == 0 && (f.image == engine.HostImage || f.shell):
 		return errors.New(`no command given: boxd run [flags] -- CMD [ARG...]; see "boxd run --help"`)
+	case f.direct && f.socket != "":
+		return &engine.FieldError{Field: "--direct", Value: "with --socket", Rule: "cannot be used together"}
 	case f.json && f.tty:
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
 	case f.pull != spec.PullMissing && f.pull != spec.PullNever && f.pull != spec.PullAlways:

@@ -13,6 +13,8 @@ import (
 	"github.com/boxd/boxd/engine/choose"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/oneshot"
+	"github.com/boxd/boxd/internal/sigwatch"
 	"github.com/boxd/boxd/session/imageuser"
 	"github.com/spf13/cobra"
 )
@@ -27,6 +29,13 @@ func (a *App) newRun() *cobra.Command {
 The box has the host's system directories read-only, no network but loopback unless
 --network proxy gives it one, no capabilities, and limits on memory, processes and processor time. The command is run
 without a shell; --shell runs a line of shell instead.
+
+If a daemon runs on this host and the user may use its socket, it runs the command, which is
+faster and needs no root. It does so only if the result is the same. These need a launcher of
+boxd run itself, and root: --image, --network, --publish, --mount, --workspace, --tty,
+--isolation gvisor, another engine, what the daemon's profile "run" does not allow, and what
+its quotas refuse. --direct uses no daemon. With --socket the daemon there runs the command,
+or boxd run fails. --explain says who has run it.
 
 With --image the box has the root file system of an image of this host instead, see boxd
 image. The image supplies the environment, the working directory and the user that no flag
@@ -82,13 +91,13 @@ func (a *App) run(f *runFlags, args []string) error {
 	out := output{app: a, json: f.json, receipt: f.receipt}
 	out.attach(&r.cmd, f.tty)
 	signals := a.watchSignals()
-	stop := sync.OnceFunc(signals.stop)
+	stop := sync.OnceFunc(signals.Stop)
 	defer stop() // if execute panics
-	result, denied, err := a.execute(r, f, signals)
+	result, denied, err := a.runSomewhere(r, f, signals)
 	for _, d := range denied {
 		out.denied = append(out.denied, apitypes.Denial(d))
 	}
-	sig := signals.received()
+	sig := signals.Received()
 	stop() // now, so that a signal ends boxd while a reader of the result stalls
 	if sig != 0 && err != nil {
 		err = stoppedBy(sig)
@@ -99,16 +108,13 @@ func (a *App) run(f *runFlags, args []string) error {
 	if f.explain {
 		a.explain(out.denied, "allow it with --allow ADDR:PORT")
 	}
-	if sig != 0 && result.Verdict == engine.Canceled {
-		return out.ended(result, 128+int(sig))
-	}
-	return out.ended(result, result.Status())
+	return out.ended(result, oneshot.Status(string(result.Verdict), result.Status(), sig))
 }
 
 // execute builds a box, runs the command in it and removes the box in any case. A clean-up that
 // fails is reported on stderr; the result stays the same.
-func (a *App) execute(r request, f *runFlags, signals *signalWatch) (result engine.Result, denied []egress.Denial, err error) {
-	ctx := signals.ctx
+func (a *App) execute(r request, f *runFlags, signals *sigwatch.Watch) (result engine.Result, denied []egress.Denial, err error) {
+	ctx := signals.Context
 	r.options.OneBox = true
 	eng, err := a.NewEngine(ctx, r.options)
 	if err != nil {
@@ -159,12 +165,12 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (result engi
 			defer term.restore()
 		}
 	}
-	signals.start()
+	signals.Start()
 	p, err := box.Start(ctx, cmd)
 	if err != nil {
 		return result, nil, f.nameFlag(err)
 	}
-	signals.forwardTo(p.Signal)
+	signals.ForwardTo(p.Signal)
 	if term != nil {
 		defer term.follow(p.Resize)()
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/images"
+	"github.com/boxd/boxd/internal/flagtext"
 	"github.com/boxd/boxd/session/imageuser"
 )
 
@@ -22,13 +23,13 @@ func (a *App) findImage(f *runFlags, o EngineOptions) (img images.Image, err err
 	}
 	signals := a.watchSignals()
 	defer func() {
-		signals.stop()
-		if sig := signals.received(); sig != 0 && err != nil {
+		signals.Stop()
+		if sig := signals.Received(); sig != 0 && err != nil {
 			err = stoppedBy(sig)
 		}
 	}()
 	if f.pull != spec.PullAlways {
-		err := a.localImages(signals.ctx, o, f.initPath, nil, true, func(s *images.Store) (err error) {
+		err := a.localImages(signals.Context, o, f.initPath, nil, true, func(s *images.Store) (err error) {
 			img, err = s.Get(images.Shared, f.image)
 			return err
 		})
@@ -45,8 +46,8 @@ func (a *App) findImage(f *runFlags, o EngineOptions) (img images.Image, err err
 		return img, err
 	}
 	bars := a.newLayerBars(f.json || asTerminal(a.Stderr) == nil)
-	return img, a.localImages(signals.ctx, o, f.initPath, nil, false, func(s *images.Store) (err error) {
-		img, err = s.Pull(signals.ctx, images.Request{Reference: f.image, Always: f.pull == spec.PullAlways, Login: login,
+	return img, a.localImages(signals.Context, o, f.initPath, nil, false, func(s *images.Store) (err error) {
+		img, err = s.Pull(signals.Context, images.Request{Reference: f.image, Always: f.pull == spec.PullAlways, Login: login,
 			Progress: func(p images.Progress) { bars.show(apitypes.ImageProgress(p)) }})
 		if err != nil && f.pull == spec.PullMissing {
 			err = fmt.Errorf("--image %s is not on this host: %w", spec.Quote(f.image), err)
@@ -58,15 +59,15 @@ func (a *App) findImage(f *runFlags, o EngineOptions) (img images.Image, err err
 // useImage makes r a request for a box of img. Flags that were given go before what the image says.
 func (r *request) useImage(img images.Image, f *runFlags) error {
 	r.spec.Image, r.spec.Layers = img.Name, img.Layers
-	var env environment
+	var env flagtext.Environment
 	for _, kv := range slices.Concat(img.Env, r.cmd.Env) {
 		if strings.Contains(kv, "=") {
-			if err := env.set(kv, nil); err != nil {
-				return fmt.Errorf("variable %s: %w", spec.Quote(key(kv)), err)
+			if err := env.Set(kv, nil); err != nil {
+				return fmt.Errorf("variable %s: %w", spec.Quote(flagtext.Key(kv)), err)
 			}
 		}
 	}
-	r.cmd.Env = env.list
+	r.cmd.Env = env.List
 	if len(r.cmd.Args) == 0 {
 		r.cmd.Args = slices.Concat(img.Entrypoint, img.Cmd)
 	}

@@ -18,11 +18,12 @@ import (
 	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
 	"github.com/boxd/boxd/internal/oneline"
 )
 
 // networkProxy is the value of --network for a box with a proxy.
-const networkProxy = "proxy"
+const networkProxy = flagtext.Proxy
 
 // rules returns what the box may reach. Without --allow that is every public address.
 func (f *runFlags) rules() rules.Rules {
@@ -60,7 +61,7 @@ func parseLimits(dst *spec.NetworkLimits, text string) error {
 				return errors.New("bandwidth must be a size per second above 0, such as bandwidth=10M")
 			}
 		case "idle":
-			if err := parseDuration(&dst.Idle, value); err != nil || dst.Idle == 0 {
+			if err := flagtext.Duration(&dst.Idle, value); err != nil || dst.Idle == 0 {
 				return errors.New("idle must be a duration above 0, such as idle=5m")
 			}
 		default:

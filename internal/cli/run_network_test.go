@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/egress/rules"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
 )
 
 func TestNetLimits(t *testing.T) {
@@ -84,17 +85,17 @@ func TestNetworkWords(t *testing.T) {
 				continue
 			}
 			var w spec.Wishes
-			if err := setWish(s, s.Of(&w), text); err != nil || *w.Network != want {
+			if err := flagtext.Setting(s, s.Of(&w), text); err != nil || *w.Network != want {
 				t.Errorf("%s: %v", text, err)
 			}
-			if setWish(s, s.Of(&w), "nat") == nil {
+			if flagtext.Setting(s, s.Of(&w), "nat") == nil {
 				t.Error("nat: no error")
 			}
 		}
 	}
 	for _, s := range spec.Table {
 		var w spec.Wishes
-		if s.Name == "sensitive" && setWish(s, s.Of(&w), "proxy") == nil {
+		if s.Name == "sensitive" && flagtext.Setting(s, s.Of(&w), "proxy") == nil {
 			t.Error("--sensitive=proxy: no error")
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // nothing. If the configuration could not be loaded, loadErr says why.
 func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) error {
 	signals := a.watchSignals()
-	defer signals.stop()
+	defer signals.Stop()
 	var report doctor.Report
 	found, warnings := []error{loadErr}, []error(nil)
 	if loadErr == nil {
@@ -32,7 +32,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 			}
 			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir, Programs: o.Config.Programs})
 		}
-		facts := a.Examine(signals.ctx, host)
+		facts := a.Examine(signals.Context, host)
 		report = doctor.NewReport(facts)
 		if facts.UID != 0 {
 			// The daemon's launcher is root. What takes root could not be tried here.
@@ -43,7 +43,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 		}
 		report.OK = report.OK && !slices.ContainsFunc(report.Checks, func(c doctor.Check) bool { return c.Status == doctor.Failed })
 	}
-	if sig := signals.received(); sig != 0 {
+	if sig := signals.Received(); sig != 0 {
 		return &statusError{status: 128 + int(sig)}
 	}
 	out := a.screen(a.Stdout)

@@ -1,0 +1,280 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/fdkind"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session"
+)
+
+// A client on the Unix socket can pass the descriptors of the command with its request:
+//
+//	client: POST /v1/run, with Upgrade: boxd-run
+//	server: 101 Switching Protocols, or a problem: the run is refused
+//	client: one byte with the descriptors stdin, stdout and stderr, or only stdout and stderr
+//	client: a line of JSON, apitypes.RunSignal, for each signal
+//	server: a line of JSON, apitypes.RunEnd, and the end of the connection
+//
+// So the command gets the same pipes as from boxd run without a daemon, and no byte passes through the daemon. Nothing
+// is made before the descriptors have come: a client that gives up before it sends them knows that
+// nothing has run. The end of the connection ends the command.
+
+// runProtocol is the name of the protocol.
+const runProtocol = "boxd-run"
+
+// descriptorTime is how long a client may take to pass its descriptors.
+const descriptorTime = 5 * time.Second
+
+// maxRunSignal bounds a line of a client.
+const maxRunSignal = 4 << 10
+
+// runOnce runs one command in a box of its own.
+func (c *call) runOnce() error {
+	var q apitypes.RunRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	tenant, err := c.oneTenant()
+	if err != nil {
+		return err
+	}
+	e, err := execOf(&apitypes.ExecRequest{Argv: q.Argv, Shell: q.Shell, Env: q.Env, Cwd: q.Cwd, Mkdir: q.Mkdir,
+		Stdin: q.Stdin, StdinBase64: q.StdinBase64, Timeout: q.Timeout, Grace: q.Grace, OutputLimit: q.OutputLimit})
+	if err != nil {
+		return err
+	}
+	explain := func(err error) error { return inBox(commandError(err, q.Argv)) }
+	request := policy.Request{Wishes: q.Box}
+	if strings.EqualFold(c.r.Header.Get("Upgrade"), runProtocol) {
+		return c.runWithDescriptors(tenant, request, e, explain)
+	}
+	return c.run(tenant, nil, e, func(ctx context.Context, e session.Exec) (session.ExecResult, error) {
+		return c.s.opt.Sessions.Run(ctx, c.caller(), tenant, request, e)
+	}, explain)
+}
+
+// inBox names a refused setting of the box as in the request.
+func inBox(err error) error {
+	if bad, ok := err.(*engine.FieldError); ok && isBoxField(bad.Field) {
+		named := *bad
+		named.Field = "box." + bad.Field
+		return &named
+	}
+	return err
+}
+
+// isBoxField reports whether a field belongs to the box of a run and not to its command.
+func isBoxField(field string) bool {
+	switch field, _, _ := strings.Cut(field, "["); field {
+	case "argv", "shell", "env", "cwd", "stdin", "stdin_base64", "timeout", "grace", "output_limit":
+		return false
+	}
+	return true
+}
+
+// runWithDescriptors is runOnce for a client that passes descriptors.
+func (c *call) runWithDescriptors(tenant string, r policy.Request, e session.Exec, explain func(error) error) error {
+	info, _ := c.r.Context().Value(connKey{}).(*connInfo)
+	if info == nil || !info.unix || !c.r.ProtoAtLeast(1, 1) {
+		return refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: only a connection to the daemon's Unix socket can pass descriptors", runProtocol)
+	}
+	if e.Stdin != nil {
+		return refuse(apitypes.CodeInvalid, "stdin", "stdin: must be absent if descriptors are passed")
+	}
+	e.NoOutputLimit = true // nothing is kept in this process
+	if err := c.s.opt.Sessions.CheckRun(c.caller(), tenant, r, e); err != nil {
+		return explain(err)
+	}
+	if !c.s.beginRun() {
+		return session.ErrClosed
+	}
+	defer c.s.runs.Done()
+	conn, rw, err := c.w.Hijack()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	run := &descriptorRun{conn: conn.(*net.UnixConn)}
+	end := func() apitypes.RunEnd {
+		if rw.Reader.Buffered() > 0 {
+			p := c.problem(refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: bytes came before the answer", runProtocol))
+			return apitypes.RunEnd{Error: &p}
+		}
+		result, err := run.do(c, func(ctx context.Context) (session.ExecResult, error) {
+			return c.s.opt.Sessions.Run(ctx, c.caller(), tenant, r, e)
+		}, &e)
+		if err != nil {
+			p := c.problem(explain(err))
+			return apitypes.RunEnd{Error: &p, Started: run.started || errors.Is(err, engine.ErrMayHaveRun)}
+		}
+		return apitypes.RunEnd{Result: result}
+	}()
+	line, err := json.Marshal(&end)
+	if err != nil {
+		return err
+	}
+	conn.SetWriteDeadline(time.Now().Add(stall))
+	conn.Write(append(line, '\n')) // fails only if the client has gone
+	return nil
+}
+
+// beginRun counts a run whose connection net/http does not know of any more, unless the server shuts down.
+func (s *Server) beginRun() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams.Err() != nil {
+		return false
+	}
+	s.runs.Add(1)
+	return true
+}
+
+// drainRuns waits for the runs. When ctx ends, it cancels them.
+func (s *Server) drainRuns(ctx context.Context) {
+	stop := context.AfterFunc(ctx, s.cancel)
+	defer stop()
+	s.runs.Wait()
+}
+
+// descriptorRun is a run whose client passes descriptors.
+type descriptorRun struct {
+	conn    *net.UnixConn
+	started bool // the program runs, or has run
+
+	mu       sync.Mutex
+	process  engine.Process // nil before it runs
+	early    []syscall.Signal
+	canceled bool // by the client
+}
+
+// do accepts the client's descriptors for e and calls exec, which runs it.
+func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResult, error), e *session.Exec) (*apitypes.ExecResult, error) {
+	d.conn.SetDeadline(time.Now().Add(descriptorTime))
+	if _, err := fmt.Fprintf(d.conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n\r\n", runProtocol, RequestHeader, c.id); err != nil {
+		return nil, err
+	}
+	files, err := linux.ReceiveFDs(d.conn, 3)
+	if err != nil {
+		return nil, &refusal{code: apitypes.CodeInvalid, field: "Upgrade", detail: "Upgrade " + runProtocol + ": " + err.Error(), err: err}
+	}
+	defer linux.CloseAll(files)
+	d.conn.SetDeadline(time.Time{})
+	ctx, cancel := context.WithCancel(c.r.Context())
+	defer cancel()
+	carried, err := take(files, e)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		for _, f := range carried {
+			f.SetWriteDeadline(time.Unix(1, 0)) // or a reader that has stopped would hold the command
+		}
+	})
+	defer stop()
+	e.Started = func(p engine.Process) { d.start(p) }
+	listened := make(chan struct{})
+	go func() {
+		defer close(listened)
+		d.listen(cancel)
+	}()
+	began := time.Now()
+	res, err := exec(ctx)
+	d.conn.SetReadDeadline(time.Unix(1, 0))
+	<-listened
+	if err == nil && res.Verdict == engine.Canceled && !d.canceled {
+		err = fmt.Errorf("the command was ended by the daemon, which is stopping, or because its session was removed: %w", session.ErrState)
+	}
+	if err != nil {
+		return nil, err
+	}
+	result := resultOf(&res, time.Since(began), &outputs{})
+	return &result, nil
+}
+
+// take makes files the streams of e. Those that this process writes to itself, because it counts the bytes, are
+// returned.
+func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
+	if len(files) == 1 {
+		return nil, refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: must pass two or three descriptors, not one", runProtocol)
+	}
+	for i, f := range files {
+		n := 3 - len(files) + i
+		if !fdkind.IsPassable(f, n) {
+			return nil, refuse(apitypes.CodeInvalid, "Upgrade", "descriptor %d: must be a pipe or /dev/null, or for 0 a file opened for reading only", n)
+		}
+	}
+	if len(files) == 3 {
+		e.Stdin = files[0]
+	}
+	out := files[len(files)-2:]
+	if e.OutputLimit == 0 {
+		e.Stdout, e.Stderr, e.Unseen = out[0], out[1], true
+		return nil, nil
+	}
+	for i, f := range out {
+		pollable, err := linux.DupNonblocking(f)
+		if err != nil {
+			return nil, err
+		}
+		carried = append(carried, pollable)
+		f.Close()
+		files[len(files)-2+i] = pollable // closed by the owner of files
+	}
+	e.Stdout, e.Stderr = onlyWriter{carried[0]}, onlyWriter{carried[1]}
+	return carried, nil
+}
+
+// onlyWriter hides that a writer is a file, which would be passed to the command itself, so that nobody could
+// count the bytes.
+type onlyWriter struct{ io.Writer }
+
+// start notes that the program runs, and delivers the signals that came before.
+func (d *descriptorRun) start(p engine.Process) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.started, d.process = true, p
+	for _, sig := range d.early {
+		_ = p.Signal(sig) // on an error, the command has ended
+	}
+}
+
+// listen does what the client says, until it has nothing more to say: then it has gone, and cancel ends the
+// command.
+func (d *descriptorRun) listen(cancel context.CancelFunc) {
+	defer cancel()
+	lines := bufio.NewScanner(d.conn)
+	lines.Buffer(nil, maxRunSignal)
+	for lines.Scan() {
+		var say apitypes.RunSignal
+		if json.Unmarshal(lines.Bytes(), &say) != nil {
+			return
+		}
+		d.mu.Lock()
+		switch sig := syscall.Signal(say.Signal); {
+		case say.Cancel:
+			d.canceled = true
+			cancel()
+		case sig <= 0 || sig > 64:
+		case d.process == nil && len(d.early) < 64:
+			d.early = append(d.early, sig)
+		case d.process != nil:
+			_ = d.process.Signal(sig) // on an error, the command has ended
+		}
+		d.mu.Unlock()
+	}
+}

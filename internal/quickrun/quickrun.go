@@ -1,0 +1,195 @@
+// Package quickrun is boxd run for the command lines that people use most, while a daemon runs: it asks the daemon
+// before the rest of boxd is initialised, which would take longer than the command does. The language initialises
+// packages in the order of their import paths, as soon as what they import is initialised, so this one
+// comes before most others if it imports little.
+//
+// What is not quick is left to package cli, which does the same in full: a command line that is not understood, no
+// daemon, a daemon that refuses. The two read the values of flags with the same code, and test/e2e compares what
+// commands do that either of them runs.
+package quickrun
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/flagtext"
+	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/oneshot"
+	"github.com/boxd/boxd/internal/sigwatch"
+)
+
+// statusFailed is the exit status of boxd itself, see package cli.
+const statusFailed = 125
+
+func init() {
+	if len(os.Args) < 3 || os.Args[1] != "run" {
+		return
+	}
+	if status, ok := run(os.Args[2:]); ok {
+		os.Exit(status)
+	}
+}
+
+// line is a command line of boxd run.
+type line struct {
+	spec        spec.Spec
+	run         apitypes.RunRequest // without the box
+	socket      string
+	interactive bool
+}
+
+// Parse returns what boxd run is asked for with args. ok is false if that takes package cli.
+func Parse(args []string, lookup func(string) (string, bool)) (request *apitypes.RunRequest, ok bool) {
+	l, ok := parse(args, lookup)
+	if !ok {
+		return nil, false
+	}
+	request, err := oneshot.Request(&l.spec, l.run)
+	return request, err == nil
+}
+
+// parse reads flags as package pflag does, but only those that it knows, in the forms --name value, --name=value,
+// and -n value.
+func parse(args []string, lookup func(string) (string, bool)) (l line, ok bool) {
+	var wishes spec.Wishes
+	var env flagtext.Environment
+	var shell bool
+	user := spec.User{}
+	hostname := spec.DefaultHostname
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		name, value, given := strings.Cut(args[0], "=")
+		args = args[1:]
+		if name == "--" {
+			if given {
+				return l, false
+			}
+			break
+		}
+		if !strings.HasPrefix(name, "--") && (len(name) != 2 || given) {
+			return l, false
+		}
+		if on := map[string]*bool{"-i": &l.interactive, "--interactive": &l.interactive, "--mkdir": &l.run.Mkdir, "--shell": &shell}[name]; on != nil {
+			if given {
+				return l, false
+			}
+			*on = true
+			continue
+		}
+		setting := slices.IndexFunc(spec.Table, func(t *spec.Setting) bool { return t.Box && "--"+t.Flag == name })
+		if !given {
+			switch {
+			case setting >= 0 && spec.Table[setting].Flag == "rw-rootfs":
+				value = "true"
+			case len(args) == 0:
+				return l, false
+			default:
+				value, args = args[0], args[1:]
+			}
+		}
+		var err error
+		switch {
+		case setting >= 0:
+			t := spec.Table[setting]
+			err = flagtext.Setting(t, t.Of(&wishes), value)
+		case value == "":
+			return l, false
+		case name == "--timeout":
+			err = flagtext.Time((*time.Duration)(&l.run.Timeout), value)
+		case name == "--grace":
+			err = flagtext.Time((*time.Duration)(&l.run.Grace), value)
+		case name == "--output-limit":
+			err = flagtext.Size((*int64)(&l.run.OutputLimit), value, true)
+		case name == "--env" || name == "-e":
+			err = env.Set(value, lookup)
+		case name == "--workdir" || name == "-w":
+			l.run.Cwd = value
+		case name == "--user" || name == "-u":
+			user, err = flagtext.User(value)
+		case name == "--hostname":
+			hostname = value
+		case name == "--socket":
+			l.socket = value
+		default:
+			return l, false
+		}
+		if err != nil {
+			return l, false
+		}
+	}
+	if len(args) == 0 || shell && len(args) != 1 || wishes.Engine != nil || wishes.Isolation != nil || wishes.UpperSize != nil {
+		return l, false
+	}
+	if l.run.Argv = args; shell {
+		l.run.Argv = []string{"sh", "-c", args[0]}
+	}
+	l.run.OutputLimit = max(0, l.run.OutputLimit) // which is how "unlimited" was noted
+	l.run.Env = oneshot.Env(env.List)
+	var s spec.Settings
+	s.Merge(&wishes, nil)
+	l.spec = s.Spec()
+	l.spec.Hostname, l.spec.User = hostname, user
+	l.spec = l.spec.WithDefaults()
+	return l, l.spec.Validate() == nil
+}
+
+// run runs a command line. ok is false if that is left to package cli; nothing has run then.
+func run(args []string) (status int, ok bool) {
+	l, ok := parse(args, os.LookupEnv)
+	if !ok {
+		return 0, false
+	}
+	q, err := oneshot.Request(&l.spec, l.run)
+	if err != nil {
+		return 0, false
+	}
+	socket, checked, err := oneshot.Find(l.socket, os.LookupEnv)
+	if err != nil {
+		return 0, false
+	}
+	r, err := oneshot.Ask(socket, checked, q)
+	if err != nil {
+		return 0, false
+	}
+	defer r.Close()
+	signals := sigwatch.New(nil)
+	defer signals.Stop()
+	var stdin io.Reader
+	if l.interactive {
+		stdin = os.Stdin
+	}
+	signals.Start()
+	err = r.Start(stdin, os.Stdout, os.Stderr, q.OutputLimit > 0)
+	var result *apitypes.ExecResult
+	if err == nil {
+		signals.ForwardTo(r.Signal)
+		stop := context.AfterFunc(signals.Context, r.Cancel)
+		defer stop()
+		result, err = r.Wait()
+	}
+	sig := signals.Received()
+	none, refused := errors.AsType[*oneshot.Unused](err)
+	switch {
+	case refused && !none.Final && sig == 0:
+		return 0, false
+	case err != nil && sig != 0:
+		say("boxd: stopped by " + sigwatch.Name(sig))
+		return 128 + int(sig), true
+	case err != nil:
+		say("boxd: " + oneline.Error(err))
+		return statusFailed, true
+	}
+	if text := oneshot.Ending(result.Verdict, result.Limit, result.Receipt.OOMKills); text != "" {
+		say(text)
+	}
+	return oneshot.Status(result.Verdict, result.Status, sig), true
+}
+
+// say writes a line to stderr. If that fails, there is nowhere to report it.
+func say(text string) { _, _ = os.Stderr.WriteString(text + "\n") }

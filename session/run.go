@@ -1,0 +1,200 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
+)
+
+// A run is a session for one command: it is made for the command, and removed afterwards. It has what a
+// box has without preparations, so nothing of it is on disk: no record, no workspace, no volume. A
+// successor of this process finds its box without an owner, and removes it.
+
+// RunProfile is the profile of a run that names none.
+const RunProfile = policy.RunProfile
+
+// maxTidying bounds the runs that have been answered and are still being removed. Above it, a run is
+// removed before its answer, so that a client that runs commands in a loop does not outrun the removals.
+const maxTidying = 8
+
+// runWishes are what a run may ask for, by their names in Go.
+var runWishes = []string{"Profile", "Image", "Engine", "Isolation", "Require", "WritableRoot", "TmpSize", "UpperSize", "User", "Env", "Hostname", "Name", "Labels"}
+
+// CheckRun decides whether tenant may have the run of r and e. It makes nothing.
+func (m *Manager) CheckRun(c Caller, tenant string, r policy.Request, e Exec) error {
+	_, _, err := m.resolveRun(c, tenant, r, &e)
+	return err
+}
+
+// Run runs one command in a new box and removes the box, in the background unless many are being
+// removed. The box is exactly what r asks for, and otherwise what a box has by default
+// ([spec.Spec.WithDefaults]): its profile decides what is allowed, and changes nothing. A timeout of 0 is none.
+func (m *Manager) Run(ctx context.Context, c Caller, tenant string, r policy.Request, e Exec) (ExecResult, error) {
+	key, a, err := m.resolveRun(c, tenant, r, &e)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	if err := m.enter(); err != nil {
+		return ExecResult{}, err
+	}
+	defer m.wg.Done()
+	defer m.endRun(c, key)
+	return m.exec(ctx, c, key, a, e)
+}
+
+// resolveRun decides about a run, and completes e.
+func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec) (Key, *asked, error) {
+	if err := m.checkCommand(*e); err != nil {
+		return Key{}, nil, err
+	}
+	if len(e.Args) == 0 {
+		return Key{}, nil, &engine.FieldError{Field: "args", Value: "[]", Rule: "must name a program"}
+	}
+	if err := checkRunWishes(r.Wishes); err != nil {
+		return Key{}, nil, err
+	}
+	if r.Profile == "" {
+		r.Profile = RunProfile
+	}
+	none, off := spec.None, false
+	r.WorkspaceMode, r.Network = &none, &off
+	key, a, err := m.resolve(c, Key{tenant, "run-" + strings.ToLower(rand.Text()[:20])}, &r)
+	if err != nil {
+		return key, nil, err
+	}
+	if err := m.exactly(&r.Wishes, &a.resolved, e); err != nil {
+		m.deny(c, key, "run", err)
+		return key, nil, err
+	}
+	a.once, a.resolved.AllowDegraded = true, false
+	return key, a, nil
+}
+
+// checkRunWishes refuses wishes for what a run does not have.
+func checkRunWishes(w spec.Wishes) error {
+	v := reflect.ValueOf(&w).Elem()
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Name
+		if live := name == "LiveWishes"; live {
+			for _, limit := range []string{"CPUs", "Memory", "PIDs"} {
+				v.Field(i).FieldByName(limit).SetZero()
+			}
+			if f, ok := firstSet(v.Field(i)); ok {
+				return notInRun(f)
+			}
+		}
+		if slices.Contains(runWishes, name) || name == "LiveWishes" {
+			v.Field(i).SetZero()
+		}
+	}
+	if f, ok := firstSet(v); ok {
+		return notInRun(f)
+	}
+	return nil
+}
+
+// firstSet returns the first field of a struct that is not zero.
+func firstSet(v reflect.Value) (reflect.StructField, bool) {
+	for i := range v.NumField() {
+		if !v.Field(i).IsZero() {
+			return v.Type().Field(i), true
+		}
+	}
+	return reflect.StructField{}, false
+}
+
+func notInRun(f reflect.StructField) error {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return &engine.FieldError{Field: name, Value: "given", Rule: "must be absent: a run has no such thing, a session does"}
+}
+
+// exactly refuses a run that would get anything else than it asks for. It completes e.
+func (m *Manager) exactly(w *spec.Wishes, got *policy.Resolved, e *Exec) error {
+	denied := func(field, value, rule string, args ...any) error {
+		return &policy.DeniedError{Field: field, Value: value, Rule: fmt.Sprintf("the profile %q ", got.Profile) + fmt.Sprintf(rule, args...)}
+	}
+	if len(got.Overridden) > 0 {
+		return denied(got.Overridden[0], "as asked", "locks another value")
+	}
+	if got.Image != engine.HostImage {
+		return denied("image", spec.Quote(got.Image), "has another than %q, which runs have", engine.HostImage)
+	}
+	var want, have spec.Settings
+	want.Merge(w, nil)
+	want.Take(want.Spec().WithDefaults())
+	box := got.Spec().WithDefaults()
+	have.Take(box)
+	want, have = boxSettings(want), boxSettings(have)
+	for _, t := range spec.Table {
+		if a, b := t.Of(&want), t.Of(&have); !a.Equal(b) {
+			return denied(t.Name, t.Text(a), "gives %s", t.Text(b))
+		}
+	}
+	if e.Timeout == 0 {
+		if got.TimeoutCap > 0 {
+			return denied("timeout", spec.None, "has a cap of %s: set a timeout", got.TimeoutCap)
+		}
+		e.noTimeout = true
+	} else if most := m.policy.Timeout(*got, e.Timeout); most != e.Timeout {
+		return denied("timeout", spec.Duration(e.Timeout).String(), "has a cap of %s", spec.Duration(most))
+	}
+	return nil
+}
+
+// boxSettings returns the settings of s that the spec of a box has.
+func boxSettings(s spec.Settings) (only spec.Settings) {
+	only.Take(s.Spec())
+	return only
+}
+
+// endRun removes a run whose command has ended. The caller counts in m.wg.
+func (m *Manager) endRun(c Caller, key Key) {
+	m.mu.Lock()
+	s := m.sessions[key]
+	m.mu.Unlock()
+	if s == nil { // it was not made
+		return
+	}
+	r := removal{caller: c, reason: "its command has ended"}
+	s.mu.Lock()
+	begun, box := s.markRemovalLocked(r.reason), s.box
+	s.mu.Unlock()
+	switch {
+	case !begun: // somebody removes it already
+	case m.ctx.Err() != nil:
+		if box != nil { // no successor is asked to remove it
+			ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+			defer cancel()
+			if err := box.Remove(ctx); err != nil {
+				m.report(key, "", "removing the box of a run: "+err.Error())
+			}
+		}
+	case m.tidyLater(func() { s.teardown(r) }):
+	default:
+		s.teardown(r)
+	}
+}
+
+// tidyLater calls remove in the background, unless many removals are under way.
+func (m *Manager) tidyLater(remove func()) bool {
+	select {
+	case m.tidying <- struct{}{}:
+	default:
+		return false
+	}
+	begun := m.spawn(func() {
+		defer func() { <-m.tidying }()
+		remove()
+	})
+	if !begun {
+		<-m.tidying
+	}
+	return begun
+}
