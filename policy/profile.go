@@ -148,7 +148,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	run := base
 	run.Name = RunProfile
 	run.Caps.Timeout = unlimitedTime
-	run.WorkspaceMode, run.MountMode = spec.None, spec.None
+	run.WorkspaceMode = spec.None
 	run.AllowNetwork, run.NetworkRules, run.AllowPersistent = false, rules.Rules{}, false
 	run.AllowPublish = false
 

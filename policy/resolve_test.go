@@ -50,12 +50,13 @@ func TestBuiltinProfiles(t *testing.T) {
 		{"network_extended", true, 2, 1024 << 20, 512, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1, 0},
 		{"offline_readonly", false, 0.5, 256 << 20, 64, false, "ro", 30 * time.Second, 60 * time.Second, 300 * time.Second,
 			[]string{"network", "sensitive", "workspace_mode", "writable_root"}, 0, 64 << 20, -1, 0},
+		{"run", false, 1, 512 << 20, 256, false, "none", 30 * time.Second, 0, 300 * time.Second, nil, 0, 64 << 20, -1, 0},
 	}
 	var names []string
 	for _, profile := range p.Profiles() {
 		names = append(names, profile.Name)
 	}
-	if want := []string{"app", "browser", "default", "execution", "langbot", "network_basic", "network_extended", "offline_readonly"}; !slices.Equal(names, want) {
+	if want := []string{"app", "browser", "default", "execution", "langbot", "network_basic", "network_extended", "offline_readonly", "run"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %q, want %q", names, want)
 	}
 	for _, c := range cases {

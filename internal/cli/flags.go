@@ -75,7 +75,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 
 	fs.BoolVar(&f.direct, "direct", false, "use no daemon")
-	fs.StringVar(&f.socket, "socket", "", "have the daemon at `PATH` run the command, and fail if it cannot (default: $BOXD_SOCKET, or "+defaultSocket+", if it can)")
+	fs.StringVar(&f.socket, "socket", "", "have the daemon at `PATH` run the command, or fail (default: $BOXD_SOCKET or "+defaultSocket+", if it can)")
 	fs.BoolVar(&f.remove, "rm", true, "accepted for compatibility; the box is always removed")
 	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "continue if the host cannot enforce a limit")
 	registerEngine(cmd, &f.initPath, &f.stateDir)

@@ -42,7 +42,7 @@ func TestRunFlags(t *testing.T) {
 		{"--timeout 30s --grace 500ms", x, plain, engine.Command{Args: x, Timeout: 30 * time.Second, Grace: 500 * time.Millisecond}},
 		{"--timeout 30", x, plain, engine.Command{Args: x, Timeout: 30 * time.Second}},
 		{"-e A=1 --env B=x=y -e FROM_CALLER -e NOT_SET -e A=2", x, plain, engine.Command{Args: x, Env: []string{"A=2", "B=x=y", "FROM_CALLER=yes"}}},
-		{"-e A=flag --env-file " + envFile, x, plain, engine.Command{Args: x, Env: []string{"A=flag", "FROM_CALLER=yes", "B=2 # not a comment"}}},
+		{"-e A=flag --env-file " + envFile, x, plain, engine.Command{Args: x, Env: []string{"A=flag", "B=2 # not a comment", "FROM_CALLER=yes"}}},
 		{"-w /tmp/a --mkdir", x, plain, engine.Command{Args: x, Dir: "/tmp/a", MakeDir: true}},
 		{"-u 1000", x, spec(func(s *engine.Spec) { s.User = engine.User{UID: 1000, GID: 1000} }), engine.Command{Args: x}},
 		{"--user 1000:5", x, spec(func(s *engine.Spec) { s.User = engine.User{UID: 1000, GID: 5} }), engine.Command{Args: x}},

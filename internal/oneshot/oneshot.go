@@ -45,7 +45,7 @@ const maxAnswer = 1 << 20
 
 // Run is a command that the daemon has accepted, and that it runs once [Run.Start] is called.
 type Run struct {
-	fd      int
+	conn    *os.File
 	answer  []byte // read beyond what was looked for
 	writing sync.Mutex
 
@@ -65,44 +65,44 @@ func Ask(socket string, checked bool, request *apitypes.RunRequest) (*Run, error
 	if err != nil {
 		return nil, unused("%v", err)
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, unused("socket: %v", err)
 	}
-	r := &Run{fd: fd}
-	if err := r.ask(socket, checked, body); err != nil {
+	// A connection to a Unix socket is there at once, or not at all: EAGAIN if too many wait for the daemon.
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: socket}); err != nil {
+		unix.Close(fd)
+		absent := err == unix.ENOENT || err == unix.ECONNREFUSED
+		return nil, &Unused{Reason: fmt.Sprintf("connecting to %s: %v", socket, err), Absent: absent}
+	}
+	if checked {
+		peer, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err == nil {
+			err = Trusted(socket, int(peer.Uid))
+		}
+		if err != nil {
+			unix.Close(fd)
+			return nil, unused("%v", err)
+		}
+	}
+	r := &Run{conn: os.NewFile(uintptr(fd), socket)}
+	if err := r.ask(socket, body); err != nil {
 		r.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *Run) ask(socket string, checked bool, body []byte) error {
-	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		wait := unix.NsecToTimeval(patience.Nanoseconds())
-		if err := unix.SetsockoptTimeval(r.fd, unix.SOL_SOCKET, option, &wait); err != nil {
-			return unused("setsockopt: %v", err)
-		}
-	}
-	if err := retry(func() error { return unix.Connect(r.fd, &unix.SockaddrUnix{Name: socket}) }); err != nil {
-		absent := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED)
-		return &Unused{Reason: fmt.Sprintf("connecting to %s: %v", socket, err), Absent: absent}
-	}
-	if checked {
-		peer, err := unix.GetsockoptUcred(r.fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err != nil {
-			return unused("%s: %v", socket, err)
-		}
-		if err := Trusted(socket, int(peer.Uid)); err != nil {
-			return err
-		}
+func (r *Run) ask(socket string, body []byte) error {
+	if err := r.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return unused("%v", err)
 	}
 	head := "POST /v1/run HTTP/1.1\r\nHost: boxd\r\nConnection: Upgrade\r\nUpgrade: boxd-run\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	if err := r.write(append([]byte(head), body...), nil); err != nil {
 		return unused("asking the daemon at %s: %v", socket, err)
 	}
 	header, err := r.readUntil("\r\n\r\n")
-	if errors.Is(err, unix.EAGAIN) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return unused("the daemon at %s does not answer within %s", socket, patience)
 	}
 	if err != nil {
@@ -110,9 +110,8 @@ func (r *Run) ask(socket string, checked bool, body []byte) error {
 	}
 	status, fields, _ := strings.Cut(header, "\r\n")
 	if strings.HasPrefix(status, "HTTP/1.1 101 ") {
-		forever := unix.Timeval{}
-		if err := unix.SetsockoptTimeval(r.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &forever); err != nil {
-			return unused("setsockopt: %v", err)
+		if err := r.conn.SetDeadline(time.Time{}); err != nil {
+			return unused("%v", err)
 		}
 		return nil
 	}
@@ -144,26 +143,24 @@ func Trusted(socket string, uid int) error {
 	}
 }
 
-// write sends data, with descriptors unless fds is empty.
+// write sends data. With descriptors it is one byte.
 func (r *Run) write(data []byte, fds []int) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
+	if len(fds) == 0 {
+		_, err := r.conn.Write(data)
+		return err
 	}
-	for len(data) > 0 {
-		n := 0
-		err := retry(func() (err error) {
-			n, err = unix.SendmsgN(r.fd, data, oob, nil, unix.MSG_NOSIGNAL)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		data, oob = data[n:], nil
+	raw, err := r.conn.SyscallConn()
+	if err != nil {
+		return err
 	}
-	return nil
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		_, sent = unix.SendmsgN(int(fd), data, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+		return sent != unix.EAGAIN && sent != unix.EINTR
+	})
+	return errors.Join(err, sent)
 }
 
 // read reads more of the answer.
@@ -172,12 +169,8 @@ func (r *Run) read() error {
 		return errors.New("the answer is too long")
 	}
 	buf := make([]byte, 8<<10)
-	n := 0
-	err := retry(func() (err error) {
-		n, err = unix.Read(r.fd, buf)
-		return err
-	})
-	if err == nil && n == 0 {
+	n, err := r.conn.Read(buf)
+	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
 	if err == nil {
@@ -359,13 +352,4 @@ func (r *Run) count(receipt *apitypes.Receipt) {
 }
 
 // Close ends the conversation. A command that still runs ends with it.
-func (r *Run) Close() { unix.Close(r.fd) }
-
-// retry calls fn until no signal interrupts it.
-func retry(fn func() error) error {
-	for {
-		if err := fn(); err != unix.EINTR {
-			return err
-		}
-	}
-}
+func (r *Run) Close() { r.conn.Close() }

@@ -21,7 +21,7 @@ func Find(named string, lookup func(string) (string, bool)) (socket string, chec
 	get := func(name string) string { value, _ := lookup(name); return value }
 	for _, name := range []string{"BOXD_INIT", "BOXD_STATE_DIR"} {
 		if get(name) != "" {
-			return "", false, unused("%s is for a launcher of boxd run itself", name)
+			return "", false, &Unused{Reason: name + " is for a launcher of boxd run itself", Absent: true}
 		}
 	}
 	switch socket = get("BOXD_SOCKET"); {
