@@ -48,7 +48,7 @@ func TestStatus(t *testing.T) {
 	if resp, body := f.raw("GET", "/healthz", "", ""); resp.StatusCode != 200 || string(body) != "ok\n" {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
-	if p, err := c.Profiles(ctx); err != nil || len(p) != 8 || p[2].Name != "default" || p[2].Timeout.D() != 30*time.Second || p[2].Caps.MaxLifetime.D() != -time.Second {
+	if p, err := c.Profiles(ctx); err != nil || len(p) != 9 || p[2].Name != "default" || p[2].Timeout.D() != 30*time.Second || p[2].Caps.MaxLifetime.D() != -time.Second {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if _, err := c.Errors(ctx); err != nil {

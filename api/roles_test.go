@@ -31,6 +31,7 @@ var matrix = map[string]string{
 	"GET /v1/execs":        "-++++",
 	"GET /v1/usage":        "-++++",
 
+	"POST /v1/run":                         "--+-+",
 	"GET /v1/sessions":                     "-++++",
 	"POST /v1/sessions":                    "--+-+",
 	"GET /v1/sessions/{id}":                "-++++",

@@ -20,7 +20,6 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
-	"golang.org/x/sys/unix"
 )
 
 // A client on the Unix socket can pass the descriptors of the command with its request:
@@ -228,10 +227,7 @@ func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 		return nil, nil
 	}
 	for i, f := range out {
-		if err := unix.SetNonblock(int(f.Fd()), true); err != nil {
-			return nil, err
-		}
-		pollable, err := linux.Dup(f) // which can be waited for now
+		pollable, err := linux.DupNonblocking(f)
 		if err != nil {
 			return nil, err
 		}

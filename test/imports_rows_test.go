@@ -11,7 +11,7 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/budget", "internal/cleanup", "internal/diskroom", "internal/endmark", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/sse", "internal/version", "internal/yamltree"}
+var base = []string{"internal/budget", "internal/cleanup", "internal/diskroom", "internal/endmark", "internal/fdkind", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/sse", "internal/version", "internal/yamltree"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
@@ -20,6 +20,7 @@ var rows = []row{
 	{"internal/budget", nil, "counts bytes of tenants, of anything"},
 	{"internal/endmark", nil, "the end of a tar stream, of anything"},
 	{"internal/sse", nil, "server-sent events, of anything"},
+	{"internal/fdkind", nil, "what a descriptor is, for the part of boxd that has to start fast: it imports nothing that takes time to initialise"},
 	{"internal/headtail", nil, "beginning and end of a stream, of anything"},
 	{"internal/keyed", nil, "locks by name, of anything"},
 	{"internal/oneline", nil, "text, of anything"},
@@ -125,6 +126,12 @@ var rows = []row{
 	{"api", []string{"ui", "internal/linux", "egress/rules", "engine", "engine/spec", "mounts", "policy", "session", "session/history", "relay", "preview", "files", "audit", "images", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
+	{"internal/flagtext", []string{"engine/spec"}, "text to values, initialised at each boxd run: it imports nothing that takes time to initialise"},
+	{"internal/sigwatch", nil, "signals, initialised at each boxd run: it imports nothing that takes time to initialise"},
+	{"internal/oneshot", []string{"api/apitypes", "engine/spec"}, "a small client of one route, initialised at each boxd run: it imports nothing that takes time to initialise"},
+	{"internal/quickrun", []string{"api/apitypes", "engine/spec", "internal/flagtext", "internal/oneshot", "internal/sigwatch",
+		"internal/cli", "engine", "images"}, // its tests, which compare it with the whole command line
+		"runs before other packages are initialised: what it imports comes before it"},
 	{"client", []string{"api/apitypes", "relay", "preview"}, "linked into other people's programs: types and streams, no server"},
 	{"webhook", []string{"session"}, "delivers what an outbox of sessions has: what a message says, and where secrets are, is handed in"},
 	{"mcp", []string{"api/apitypes", "client", "engine/spec", "relay",
@@ -134,7 +141,7 @@ var rows = []row{
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "internal/doctor", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
 		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "mcp/gateway", "webhook", "api/apitypes"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"bench/plan", "internal/linux", "internal/doctor", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},
+	{"internal/cli", []string{"bench/plan", "internal/flagtext", "internal/linux", "internal/doctor", "internal/oneshot", "internal/sigwatch", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"bench/plan", nil, "what boxd asks boxd-bench to do: linked into boxd, so it has no weight"},
@@ -144,7 +151,7 @@ var rows = []row{
 		"measures all parts from outside, the daemon and LangBot's protocol by the clients of the tests"},
 	{"cmd/boxd-bench", []string{"bench", "bench/plan", "bench/report", "bench/workload", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
-	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native", "images", "images/install"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "internal/quickrun", "engine", "engine/native", "images", "images/install"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-agent", []string{"agent/role"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-unpacker", []string{"agent/role", "agent/unpack"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher"}, "an entry point wires, it decides nothing"},
@@ -173,7 +180,7 @@ type foreign struct {
 var everybody = []string{"..."}
 
 var foreigns = []foreign{
-	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
+	{"golang.org/x/sys", []string{"internal/linux", "internal/fdkind", "internal/oneshot", "internal/sigwatch", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
 		"agent/...", "engine/native/...", "engine/oci", "engine/containerd/...", "cmd/boxd-containerd", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "engine/conformance", "bench", "bench/workload", "test/..."}, everybody, "values and policy make no system calls"},
 	{"golang.org/x/net", []string{"egress", "egress/rules"}, []string{"test/network"}, "names become ASCII, and an upstream proxy speaks SOCKS5, in one place; a test plays the name server"},
 	{"golang.org/x/time", []string{"policy", "egress", "session"}, nil, "requests are limited in one place, bytes of a box's network in another, and reports about its connections in a third"},

@@ -10,6 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// DupNonblocking returns a duplicate of f that can have deadlines. Every holder of the open file description finds it
+// non-blocking.
+func DupNonblocking(f *os.File) (*os.File, error) {
+	if err := unix.SetNonblock(int(f.Fd()), true); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return Dup(f)
+}
+
 // ReceiveFDs reads a message of one byte that carries descriptors, at most most of them, from c. The caller
 // owns the files, which are closed on exec. A message with more descriptors, more bytes or none is an error.
 func ReceiveFDs(c *net.UnixConn, most int) ([]*os.File, error) {

@@ -1004,6 +1004,33 @@ class RenameRequest:
 
 
 @dataclass
+class RunRequest:
+    # Program and arguments, never run through a shell. Either this or shell.
+    argv: Optional[List[str]] = None
+    # The box: profile (empty:
+    box: Optional[SessionSpec] = None
+    # Working directory; empty: the home directory.
+    cwd: Optional[str] = None
+    # Environment of the command.
+    env: Optional[Dict[str, str]] = None
+    # Seconds between SIGTERM and SIGKILL; 0: 2.
+    grace: Optional[Union[float, str]] = None
+    # Make a missing working directory.
+    mkdir: Optional[bool] = None
+    # Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's, or none
+    # if the client passes descriptors.
+    output_limit: Optional[Union[int, str]] = None
+    # A line for /bin/sh -c.
+    shell: Optional[str] = None
+    # Standard input as UTF-8 text; empty: /dev/null.
+    stdin: Optional[str] = None
+    # Standard input in base64, instead of stdin.
+    stdin_base64: Optional[bytes] = None
+    # Seconds, or a string such as
+    timeout: Optional[Union[float, str]] = None
+
+
+@dataclass
 class Sensitive:
     reason: str
     since: datetime
@@ -1645,6 +1672,14 @@ class Client(Transport):
     def profiles(self) -> ProfileList:
         """The profiles. Role viewer or above."""
         return self._json(ProfileList, 'GET', "/v1/profiles")
+
+    def run(self, body: RunRequest) -> ExecResult:
+        """Run a command in a box of its own, of which nothing stays; with Accept: application/x-ndjson its output is streamed. Role operator or above."""
+        return self._json(ExecResult, 'POST', "/v1/run", json=body)
+
+    def run_stream(self, body: RunRequest) -> Iterator[ExecEvent]:
+        """Run a command in a box of its own, of which nothing stays; with Accept: application/x-ndjson its output is streamed. Role operator or above."""
+        return self._stream(ExecEvent, 'application/x-ndjson', 'POST', "/v1/run", json=body)
 
     def forget_sensitive_path(self, *, path: str) -> None:
         """Forget that a path is sensitive, once it is removed or emptied. Role admin or above."""

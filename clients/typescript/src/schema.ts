@@ -360,6 +360,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run a command in a box of its own, of which nothing stays; with Accept: application/x-ndjson its output is streamed
+         * @description Role operator or above.
+         */
+        post: operations["run"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sensitive-paths": {
         parameters: {
             query?: never;
@@ -2221,6 +2241,32 @@ export interface components {
             replace?: boolean;
             /** @description The new path, absolute or relative to the workspace, in the same file system. */
             to: string;
+        };
+        RunRequest: {
+            /** @description Program and arguments, never run through a shell. Either this or shell. */
+            argv?: string[] | null;
+            /** @description The box: profile (empty: */
+            box?: components["schemas"]["SessionSpec"];
+            /** @description Working directory; empty: the home directory. */
+            cwd?: string;
+            /** @description Environment of the command. */
+            env?: {
+                [key: string]: string;
+            };
+            /** @description Seconds between SIGTERM and SIGKILL; 0: 2. */
+            grace?: number | string;
+            /** @description Make a missing working directory. */
+            mkdir?: boolean;
+            /** @description Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's, or none if the client passes descriptors. */
+            output_limit?: number | string;
+            /** @description A line for /bin/sh -c. */
+            shell?: string;
+            /** @description Standard input as UTF-8 text; empty: /dev/null. */
+            stdin?: string;
+            /** @description Standard input in base64, instead of stdin. */
+            stdin_base64?: string;
+            /** @description Seconds, or a string such as */
+            timeout?: number | string;
         };
         Sensitive: {
             reason: string;
@@ -4773,6 +4819,142 @@ export interface operations {
                 };
             };
             /** @description rate_limited, too_many_connections */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Tenant that is meant, for callers who may choose; * is all of them. */
+                "X-Boxd-Tenant"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RunRequest"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExecResult"];
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description bad_path, malformed_json, unknown_field, wrong_type */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description unauthenticated */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description denied, forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description image_not_found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description body_timeout */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description bad_state, box_at_limit, box_lost, image_not_present, paused, session_conflict, volume_in_use */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description volume_lost */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description body_too_large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description unsupported_media_type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description image_damaged, image_login, image_platform, image_refused, invalid, no_mount_point, no_such_directory, program_not_executable, program_not_found */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description quota_exceeded, rate_limited, too_many_connections */
             429: {
                 headers: {
                     [name: string]: unknown;
