@@ -60,7 +60,7 @@ func (b *bench) peers() ([]*peer, error) {
 func (b *bench) id() string { return filepath.Base(b.scratch) }
 
 // processes measures whole processes: start, isolate, run, clean up.
-func (b *bench) processes(context.Context) {
+func (b *bench) processes(ctx context.Context) {
 	all, err := b.peers()
 	if err != nil {
 		b.fail("process.peers", err)
@@ -96,6 +96,32 @@ func (b *bench) processes(context.Context) {
 			b.skip("process."+p.name, "whole process: "+p.title(), p.why).Args = b.shown(p.args)
 		}
 	}
+	b.poolProcess(ctx)
+}
+
+// poolProcess measures boxd run by a daemon whose pool has a box each time.
+func (b *bench) poolProcess(ctx context.Context) {
+	const name, what = "process.boxd-pool", "whole process: boxd run by a daemon, from the pool"
+	if err := os.Setenv("BOXD_POOL", "1"); err != nil {
+		b.fail(name, err)
+		return
+	}
+	defer os.Unsetenv("BOXD_POOL")
+	b.withDaemon(func(d *served) error {
+		p := &peer{name: "boxd-pool", args: []string{b.boxd, "run", "--socket", d.Socket(), "--", command}}
+		for range 2 { // so that such boxes are in demand
+			if err := p.once(); err != nil {
+				return err
+			}
+		}
+		s, err := b.alternate(max(b.n/8, 5), timed(bare), func() (time.Duration, error) { return d.fromPool(ctx, p.once) })
+		if err != nil {
+			return err
+		}
+		row := b.times(name, what, s[1], s[0], "", goal{"≤ 8 × bare", ratio(s[1], s[0]) <= 8})
+		row.Args = []string{"boxd", "run", "--socket", "DIR/state/boxd.sock", "--", command}
+		return nil
+	})
 }
 
 // shown are arguments without what differs from run to run, or from host to host.

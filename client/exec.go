@@ -32,6 +32,22 @@ func (c *Client) ExecStream(ctx context.Context, session string, r apitypes.Exec
 	return c.stream(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r}, stdout, stderr)
 }
 
+// Run runs a command in a box of its own, of which nothing stays, and returns its result like [Client.Exec]. The
+// box is exactly what r asks for, or the run is refused.
+func (c *Client) Run(ctx context.Context, r apitypes.RunRequest) (*apitypes.ExecResult, error) {
+	res := new(apitypes.ExecResult)
+	if err := c.do(ctx, call{method: "POST", path: []string{"run"}, body: r}, res); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// RunStream runs a command like [Client.Run], but writes its output to stdout and stderr while it runs, like
+// [Client.ExecStream].
+func (c *Client) RunStream(ctx context.Context, r apitypes.RunRequest, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
+	return c.stream(ctx, call{method: "POST", path: []string{"run"}, body: r}, stdout, stderr)
+}
+
 // stream makes a request whose answer is the output and the result of a command.
 func (c *Client) stream(ctx context.Context, request call, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)

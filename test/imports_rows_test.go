@@ -129,9 +129,7 @@ var rows = []row{
 	{"internal/flagtext", []string{"engine/spec"}, "text to values, initialised at each boxd run: it imports nothing that takes time to initialise"},
 	{"internal/sigwatch", nil, "signals, initialised at each boxd run: it imports nothing that takes time to initialise"},
 	{"internal/oneshot", []string{"api/apitypes", "engine/spec"}, "a small client of one route, initialised at each boxd run: it imports nothing that takes time to initialise"},
-	{"internal/quickrun", []string{"api/apitypes", "engine/spec", "internal/flagtext", "internal/oneshot", "internal/sigwatch",
-		"internal/cli", "engine", "images"}, // its tests, which compare it with the whole command line
-		"runs before other packages are initialised: what it imports comes before it"},
+	{"internal/quickrun", []string{"api/apitypes", "engine/spec", "internal/flagtext", "internal/oneshot", "internal/sigwatch"}, "runs before other packages are initialised: what it imports comes before it"},
 	{"client", []string{"api/apitypes", "relay", "preview"}, "linked into other people's programs: types and streams, no server"},
 	{"webhook", []string{"session"}, "delivers what an outbox of sessions has: what a message says, and where secrets are, is handed in"},
 	{"mcp", []string{"api/apitypes", "client", "engine/spec", "relay",

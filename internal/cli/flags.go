@@ -64,7 +64,7 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.upstream, "upstream", "", "send all connections through another proxy: `URL` http://HOST:PORT or socks5://HOST:PORT")
 	fs.StringVar(&f.upstreamLogin, "upstream-login", "", "read the user:password for --upstream from `FILE`, for each connection")
 	fs.Var(publishValue(&f.publish), "publish", "lead from port HOST of 127.0.0.1, or a free one that stderr names, to the box: `[HOST:]PORT` (repeatable)")
-	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command")
+	fs.BoolVar(&f.explain, "explain", false, "print on stderr what was refused to the command, and who has run it")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
 	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "kill a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")

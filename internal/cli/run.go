@@ -30,6 +30,13 @@ The box has the host's system directories read-only, no network but loopback unl
 --network proxy gives it one, no capabilities, and limits on memory, processes and processor time. The command is run
 without a shell; --shell runs a line of shell instead.
 
+If a daemon runs on this host and the user may use its socket, it runs the command, which is
+faster and needs no root. It does so only if the result is the same. These need a launcher of
+boxd run itself, and root: --image, --network, --publish, --mount, --workspace, --tty,
+--isolation gvisor, another engine, what the daemon's profile "run" does not allow, and what
+its quotas refuse. --direct uses no daemon. With --socket the daemon there runs the command,
+or boxd run fails. --explain says who has run it.
+
 With --image the box has the root file system of an image of this host instead, see boxd
 image. The image supplies the environment, the working directory and the user that no flag
 sets, and its own command if there is no CMD. CMD replaces the image's entry point, too.

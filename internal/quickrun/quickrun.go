@@ -4,8 +4,8 @@
 // comes before most others if it imports little.
 //
 // What is not quick is left to package cli, which does the same in full: a command line that is not understood, no
-// daemon, a daemon that refuses. The two read the values of flags with the same code, and a test compares what they
-// make of command lines.
+// daemon, a daemon that refuses. The two read the values of flags with the same code, and test/e2e compares what
+// commands do that either of them runs.
 package quickrun
 
 import (
