@@ -1,0 +1,189 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine/spec"
+	"golang.org/x/sys/unix"
+)
+
+func TestRun(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	r, err := c.Run(ctx, apitypes.RunRequest{Shell: "cat; echo err >&2; exit 3", Stdin: "in", Box: apitypes.SessionSpec{Hostname: "h"}})
+	if err != nil || *r.ExitCode != 3 || r.Stdout != "in" || r.Stderr != "err\n" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var out bytes.Buffer
+	if r, err := c.RunStream(ctx, apitypes.RunRequest{Argv: []string{"echo", "x"}}, &out, nil); err != nil || r.Status != 0 || out.String() != "x\n" {
+		t.Errorf("%+v, %v, %q", r, err, out.String())
+	}
+	for field, q := range map[string]apitypes.RunRequest{
+		"box.workspace_mode": {Argv: []string{"x"}, Box: apitypes.SessionSpec{WorkspaceMode: ptr("rw")}},
+		"box.network":        {Argv: []string{"x"}, Box: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Network: ptr(true)}}},
+		"cwd":                {Argv: []string{"x"}, Cwd: "relative"},
+		"shell":              {Argv: []string{"x"}, Shell: "y"},
+	} {
+		_, err := c.Run(ctx, q)
+		if e, ok := err.(*client.Error); !ok || e.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"no-such-program"}}); !client.IsCode(err, apitypes.CodeProgramNotFound) {
+		t.Errorf("missing program: %v", err)
+	}
+	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"x"}, Box: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(1 << 40))}}}); !client.IsCode(err, apitypes.CodeDenied) {
+		t.Errorf("above a cap: %v", err)
+	}
+}
+
+// upgrade asks for a run with descriptors, and returns the first line of the answer. The fixture's socket knows the
+// user of the tests.
+func (f *fixture) upgrade(body string) (conn *net.UnixConn, status string) {
+	f.t.Helper()
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: f.socket, Net: "unix"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /v1/run HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: Upgrade\r\nUpgrade: boxd-run\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	var answer []byte
+	for !bytes.Contains(answer, []byte("\r\n\r\n")) {
+		buf := make([]byte, 4096)
+		n, err := conn.Read(buf)
+		if err != nil {
+			f.t.Fatalf("%q, %v", answer, err)
+		}
+		answer = append(answer, buf[:n]...)
+	}
+	status, _, _ = strings.Cut(string(answer), "\r\n")
+	return conn, status
+}
+
+func pass(t *testing.T, conn *net.UnixConn, data string, files ...*os.File) {
+	t.Helper()
+	var fds []int
+	for _, file := range files {
+		fds = append(fds, int(file.Fd()))
+	}
+	if _, _, err := conn.WriteMsgUnix([]byte(data), unix.UnixRights(fds...), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runEnd(t *testing.T, conn *net.UnixConn) (e apitypes.RunEnd) {
+	t.Helper()
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
+	b, err := io.ReadAll(conn)
+	if err != nil || json.Unmarshal(b, &e) != nil || bytes.Count(b, []byte("\n")) != 1 {
+		t.Errorf("answer %q, %v", b, err)
+	}
+	return e
+}
+
+func pipes(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+func TestRunWithDescriptors(t *testing.T) {
+	f := serve(t, nil)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	const ok = "HTTP/1.1 101 Switching Protocols"
+	for _, limit := range []string{"", `,"output_limit":"1M"`} {
+		inRead, inWrite := pipes(t)
+		outRead, outWrite := pipes(t)
+		conn, status := f.upgrade(`{"shell":"cat; exit 3"` + limit + `}`)
+		if status != ok {
+			t.Fatal(status)
+		}
+		pass(t, conn, "\x00", inRead, outWrite, null)
+		outWrite.Close()
+		io.WriteString(inWrite, "bytes \xff\x00")
+		inWrite.Close()
+		got, err := io.ReadAll(outRead)
+		if e := runEnd(t, conn); err != nil || string(got) != "bytes \xff\x00" || e.Result == nil || e.Result.Status != 3 || e.Result.Stdout != "" {
+			t.Errorf("%s: %q, %v, %+v", limit, got, err, e)
+		}
+	}
+
+	// Signals, also those that come before the program runs.
+	conn, _ := f.upgrade(`{"argv":["sleep","71"]}`)
+	pass(t, conn, "\x00", null, null)
+	io.WriteString(conn, `{"signal":15}`+"\n")
+	if e := runEnd(t, conn); e.Result == nil || e.Result.Signal != "SIGTERM" {
+		t.Errorf("after a signal: %+v", e)
+	}
+
+	// What does not fit is refused before anything runs.
+	file, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for what, files := range map[string][]*os.File{"one": {null}, "a file to write": {null, file}, "a directory": {func() *os.File { d, _ := os.Open("/"); return d }(), null, null}, "four": {null, null, null, null}} {
+		conn, _ := f.upgrade(`{"argv":["echo","x"]}`)
+		pass(t, conn, "\x00", files...)
+		if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeInvalid {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+	conn, _ = f.upgrade(`{"argv":["echo","x"]}`)
+	io.WriteString(conn, "\x00") // none
+	if e := runEnd(t, conn); e.Error == nil || e.Started {
+		t.Errorf("no descriptors: %+v", e)
+	}
+	conn, _ = f.upgrade(`{"argv":["no-such-program"]}`)
+	pass(t, conn, "\x00", null, null)
+	if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeProgramNotFound {
+		t.Errorf("missing program: %+v", e)
+	}
+	for _, body := range []string{`{"argv":["x"],"stdin":"y"}`, `{"argv":["x"],"box":{"memory":"1T"}}`, `{}`, `{"argv":["x"],"session":{}}`} {
+		if _, status := f.upgrade(body); !strings.HasPrefix(status, "HTTP/1.1 4") {
+			t.Errorf("%s: %s", body, status)
+		}
+	}
+	// Garbage, and a client that goes, end the command.
+	for _, last := range []string{"garbage\n", strings.Repeat("x", 2*maxRunSignal), ""} {
+		conn, _ := f.upgrade(`{"argv":["sleep","72"]}`)
+		pass(t, conn, "\x00", null, null)
+		if io.WriteString(conn, last); last == "" {
+			conn.Close()
+		}
+		<-f.engine.killed
+	}
+	// TCP passes no descriptors.
+	req, err := http.NewRequest("POST", f.base+"/v1/run", strings.NewReader(`{"argv":["x"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Authorization": {"Bearer " + operatorToken}, "Content-Type": {"application/json"}, "Connection": {"Upgrade"}, "Upgrade": {runProtocol}}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("over TCP: %s", resp.Status)
+	}
+}
