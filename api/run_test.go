@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"no-such-program"}}); !client.IsCode(err, apitypes.CodeProgramNotFound) {
 		t.Errorf("missing program: %v", err)
 	}
-	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"x"}, Box: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(1 << 40))}}}); !client.IsCode(err, apitypes.CodeDenied) {
+	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"x"}, Box: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(1 << 40))}}}); !client.IsCode(err, apitypes.CodeInvalid) {
 		t.Errorf("above a cap: %v", err)
 	}
 }
@@ -141,7 +141,12 @@ func TestRunWithDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	for what, files := range map[string][]*os.File{"one": {null}, "a file to write": {null, file}, "a directory": {func() *os.File { d, _ := os.Open("/"); return d }(), null, null}, "four": {null, null, null, null}} {
+	dir, err := os.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	for what, files := range map[string][]*os.File{"one": {null}, "a file to write": {null, file}, "a directory": {dir, null, null}, "four": {null, null, null, null}} {
 		conn, _ := f.upgrade(`{"argv":["echo","x"]}`)
 		pass(t, conn, "\x00", files...)
 		if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeInvalid {
@@ -183,7 +188,7 @@ func TestRunWithDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusBadRequest {
+	if resp.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("over TCP: %s", resp.Status)
 	}
 }

@@ -54,6 +54,9 @@ func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec)
 	if err := m.checkCommand(*e); err != nil {
 		return Key{}, nil, err
 	}
+	if len(e.Args) == 0 {
+		return Key{}, nil, &engine.FieldError{Field: "args", Value: "[]", Rule: "must name a program"}
+	}
 	if err := checkRunWishes(r.Wishes); err != nil {
 		return Key{}, nil, err
 	}
