@@ -39,6 +39,7 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "An administrator who has removed or emptied one can forget it", "api/roles_test.go TestRoles, api/sensitive_test.go TestSensitive"},
 
 	{"docs/api.md", "who signed in at [the operator's page](ui.md#signing-in) with a token", "api/login_test.go TestLogin, api/login_test.go TestPageRelay"},
+	{"docs/api.md", "At the default path it asks only a daemon of root, of its own user", "internal/oneshot/oneshot_test.go TestTrusted, internal/oneshot/oneshot_test.go TestFind"},
 	{"docs/ui.md", "only a page of the same origin has the secret", "api/login_test.go TestPageCredentials, test/ui/hostile_test.go TestOtherPages"},
 	{"docs/ui.md", "A viewer sees no button that the daemon would refuse", "test/ui/session_test.go TestViewers"},
 	{"docs/ui.md", "serves the page too, but signs nobody in", "api/login_test.go TestLoginRefused, api/auth_test.go TestBrowsers"},
