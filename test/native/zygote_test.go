@@ -331,6 +331,25 @@ for pid in others():
 	}
 }
 
+// TestZygoteLowered: what a command of the same user does to the limits of zygotes and spares reaches no other command.
+func TestZygoteLowered(t *testing.T) {
+	for what, script := range map[string]string{
+		"file size": "import resource\nfor pid in others():\n    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, 1))",
+		"oom score": "for pid in others():\n    open('/proc/%d/oom_score_adj' % pid, 'w').write('900')",
+	} {
+		b := warmBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+		warm(t, b, boxtest.Python("pass"))
+		boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"/usr/bin/python3", "-c", others + script}}), engine.Exited, 0)
+		for range 4 {
+			o := boxtest.Run(t, b, boxtest.Python("open('/tmp/f', 'w').write('x' * 1000); print(open('/proc/self/oom_score_adj').read())"))
+			boxtest.Want(t, o, engine.Exited, 0)
+			if o.Stdout != "0\n\n" {
+				t.Errorf("%s: warm %v: %q", what, o.Warm, o.Stdout)
+			}
+		}
+	}
+}
+
 // TestZygoteStopped: a command of the same user may stop spares. That delays a command, which then runs once.
 func TestZygoteStopped(t *testing.T) {
 	if !testutil.Full() {
