@@ -341,7 +341,7 @@ func TestZygoteLowered(t *testing.T) {
 		warm(t, b, boxtest.Python("pass"))
 		boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"/usr/bin/python3", "-c", others + script}}), engine.Exited, 0)
 		for range 4 {
-			o := boxtest.Run(t, b, boxtest.Python("open('/tmp/f', 'w').write('x' * 1000); print(open('/proc/self/oom_score_adj').read())"))
+			o := boxtest.Run(t, b, boxtest.Python("import os; assert os.write(os.open('/tmp/f', os.O_RDWR | os.O_CREAT), b'x' * 1000) == 1000; print(open('/proc/self/oom_score_adj').read())"))
 			boxtest.Want(t, o, engine.Exited, 0)
 			if o.Stdout != "0\n\n" {
 				t.Errorf("%s: warm %v: %q", what, o.Warm, o.Stdout)
