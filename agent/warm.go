@@ -289,7 +289,12 @@ func (n *nursery) take(k key) *spare {
 // use gives s a command. It takes ownership of s and stdio.
 func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 	warm, err := false, error(unix.EINVAL)
-	if of := s.of.m.Spawn; m.UID == of.UID && m.GID == of.GID && slices.Equal(m.Rlimits, of.Rlimits) {
+	of := s.of.m.Spawn
+	switch {
+	case m.UID != of.UID || m.GID != of.GID || !slices.Equal(m.Rlimits, of.Rlimits):
+	case unchanged(s.PID, m.Rlimits) != nil:
+		err = unix.EPERM
+	default:
 		warm, err = s.Run(zygote.Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, Stdio: [3]int(stdio)}, n.useTime)
 	}
 	closeFDs(stdio)

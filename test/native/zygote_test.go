@@ -256,6 +256,46 @@ func TestZygotePause(t *testing.T) {
 	boxtest.Want(t, warm(t, b, boxtest.Python("pass")), engine.Exited, 0)
 }
 
+// TestZygoteBroken: a zygote that cannot start costs its box nothing but the zygote.
+func TestZygoteBroken(t *testing.T) {
+	b := newBox(t, engine.Spec{Zygotes: []engine.Zygote{
+		{Name: "no-module", Command: []string{"python3"}, Preload: []string{"json", "no_such_module"}, Match: true},
+		{Name: "no-program", Command: []string{"python3.99"}},
+	}})
+	for range 4 {
+		o := boxtest.Run(t, b, boxtest.Python("print(1)"))
+		boxtest.Want(t, o, engine.Exited, 0)
+		if o.Warm || o.Stdout != "1\n" {
+			t.Errorf("warm %v, %q", o.Warm, o.Stdout)
+		}
+	}
+	_, err := b.Start(t.Context(), engine.Command{Args: []string{"python3.99"}, Zygote: "no-program"})
+	if !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("a program that there is not: %v", err)
+	}
+}
+
+// TestZygoteRemoved: a box goes with its zygotes, in whatever state they are. TestMain looks for what is left.
+func TestZygoteRemoved(t *testing.T) {
+	e := start(t)
+	for commands := range 6 {
+		b := create(t, e, engine.Spec{Zygotes: []engine.Zygote{{Name: "python", Command: []string{"python3"}, Match: true, Spares: 3}}})
+		for range commands {
+			boxtest.Run(t, b, boxtest.Python("pass"))
+		}
+		var left engine.Process
+		if commands%2 == 1 {
+			left = boxtest.Begin(t, b, boxtest.Python("import time; time.sleep(1000)"))
+		}
+		boxtest.Remove(t, b)
+		if left != nil {
+			if r := boxtest.Wait(t, left); r.Verdict != engine.BoxLost {
+				t.Errorf("a command of a box that was removed: %+v", r)
+			}
+		}
+	}
+}
+
 // others is the start of a script: it lists the other processes of the user that are no relatives.
 const others = `
 import os
@@ -275,27 +315,46 @@ def others():
 // there is a zygote again.
 func TestZygoteKilled(t *testing.T) {
 	b := warmBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
-	for range 2 {
-		warm(t, b, boxtest.Python("pass"))
-		boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"/usr/bin/python3", "-c", others + `
+	warm(t, b, boxtest.Python("pass"))
+	boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"/usr/bin/python3", "-c", others + `
 import signal
 for pid in others():
     os.kill(pid, signal.SIGKILL)
 `}}), engine.Exited, 0)
-		o := boxtest.Run(t, b, boxtest.Python("print(2)"))
-		boxtest.Want(t, o, engine.Exited, 0)
-		if o.Stdout != "2\n" {
-			t.Errorf("%q", o.Stdout)
-		}
+	o := boxtest.Run(t, b, boxtest.Python("print(2)"))
+	boxtest.Want(t, o, engine.Exited, 0)
+	if o.Stdout != "2\n" {
+		t.Errorf("%q", o.Stdout)
 	}
 	if o := warm(t, b, boxtest.Python("print(3)")); o.Stdout != "3\n" {
 		t.Errorf("%q", o.Stdout)
 	}
 }
 
+// TestZygoteLowered: what a command of the same user does to the limits of zygotes and spares reaches no other command.
+func TestZygoteLowered(t *testing.T) {
+	for what, script := range map[string]string{
+		"file size": "import resource\nfor pid in others():\n    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, 1))",
+		"oom score": "for pid in others():\n    open('/proc/%d/oom_score_adj' % pid, 'w').write('900')",
+	} {
+		b := warmBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+		warm(t, b, boxtest.Python("pass"))
+		boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"/usr/bin/python3", "-c", others + script}}), engine.Exited, 0)
+		for range 4 {
+			o := boxtest.Run(t, b, boxtest.Python("import os; assert os.write(os.open('/tmp/f', os.O_RDWR | os.O_CREAT), b'x' * 1000) == 1000; print(open('/proc/self/oom_score_adj').read())"))
+			boxtest.Want(t, o, engine.Exited, 0)
+			if o.Stdout != "0\n\n" {
+				t.Errorf("%s: warm %v: %q", what, o.Warm, o.Stdout)
+			}
+		}
+	}
+}
+
 // TestZygoteStopped: a command of the same user may stop spares. That delays a command, which then runs once.
 func TestZygoteStopped(t *testing.T) {
-	testutil.Long(t)
+	if !testutil.Full() {
+		t.Skip("takes 5 s: TestSpareFails of package agent has a shorter bound")
+	}
 	b := warmBox(t, engine.Spec{})
 	warm(t, b, boxtest.Python("pass"))
 	boxtest.Want(t, boxtest.Run(t, b, engine.Command{Args: []string{"/usr/bin/python3", "-c", others + `
