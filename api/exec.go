@@ -118,7 +118,7 @@ func resultOf(res *session.ExecResult, took time.Duration, out *outputs) apitype
 	return apitypes.ExecResult{
 		Outputs: out.files, OutputsTruncated: out.truncated, OutputsError: out.failure,
 		ExitCode: res.Exit(), Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
-		Denied: denialsOf(res.Denied), Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
+		Denied: denialsOf(res.Denied), Warm: res.Warm, Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
 		Created: res.Session.Created, Recreated: res.Session.Recreated,
 	}
 }

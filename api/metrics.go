@@ -22,6 +22,7 @@ type Metrics struct {
 	registry      *prometheus.Registry
 	execSeconds   prometheus.Histogram
 	requests      *prometheus.CounterVec
+	warmExecs     prometheus.Counter
 	quotaRefusals *prometheus.CounterVec
 	rateRefusals  *prometheus.CounterVec
 	relay         relay.Counters
@@ -38,6 +39,8 @@ func NewMetrics() *Metrics {
 		registry: prometheus.NewRegistry(),
 		execSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "boxd_exec_duration_seconds", Help: "Time from the call of an exec to its result.", Buckets: execBuckets}),
+		warmExecs: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "boxd_warm_execs_total", Help: "Commands of execs that a warm interpreter took over."}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "boxd_http_requests_total", Help: "Requests by route and status; 499: the client did not wait."}, []string{"route", "status"}),
 		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -45,14 +48,19 @@ func NewMetrics() *Metrics {
 		rateRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "boxd_rate_refusals_total", Help: "Requests refused because a tenant or token has begun too much per second."}, []string{"limit", "scope"}),
 	}
-	m.registry.MustRegister(m.execSeconds, m.requests, m.quotaRefusals, m.rateRefusals,
+	m.registry.MustRegister(m.execSeconds, m.warmExecs, m.requests, m.quotaRefusals, m.rateRefusals,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 	return m
 }
 
 // ObserveExec counts one command; it is meant for session.Options.Observe.
-func (m *Metrics) ObserveExec(o session.ExecObservation) { m.execSeconds.Observe(o.Duration.Seconds()) }
+func (m *Metrics) ObserveExec(o session.ExecObservation) {
+	m.execSeconds.Observe(o.Duration.Seconds())
+	if o.Warm {
+		m.warmExecs.Inc()
+	}
+}
 
 func (c *call) metrics() error {
 	c.s.metrics.handler.ServeHTTP(c.w, c.r)

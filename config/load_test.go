@@ -226,23 +226,25 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestDocumentedImages: a reader can copy each YAML block of docs/images.md as it stands.
-func TestDocumentedImages(t *testing.T) {
-	text, err := os.ReadFile("../docs/images.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
-	if len(blocks) == 0 {
-		t.Error("docs/images.md has no YAML")
-	}
-	for _, block := range blocks {
-		c, err := load(t, block[1], nil)
-		if err == nil {
-			err = c.Validate()
-		}
+// TestDocumentedBlocks: a reader can copy each YAML block of these documents as it stands.
+func TestDocumentedBlocks(t *testing.T) {
+	for _, name := range []string{"images.md", "zygotes.md"} {
+		text, err := os.ReadFile("../docs/" + name)
 		if err != nil {
-			t.Errorf("%v\n%s", err, block[1])
+			t.Fatal(err)
+		}
+		blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+		if len(blocks) == 0 {
+			t.Errorf("docs/%s has no YAML", name)
+		}
+		for _, block := range blocks {
+			c, err := load(t, block[1], nil)
+			if err == nil {
+				err = c.Validate()
+			}
+			if err != nil {
+				t.Errorf("%s: %v\n%s", name, err, block[1])
+			}
 		}
 	}
 }

@@ -363,7 +363,7 @@ func (m *Manager) finishExec(c Caller, u *use, r *admittedExec, res engine.Resul
 	}
 	m.counters.verdict(res.Verdict)
 	if m.options.Observe != nil {
-		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
+		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict, Warm: res.Warm})
 	}
 	details := endDetails(res)
 	s.publish(EventExecEnded, c, u.box.ID(), details)

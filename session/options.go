@@ -88,4 +88,5 @@ type ExecObservation struct {
 	Tenant   string
 	Duration time.Duration // from the call to the result
 	Verdict  engine.Verdict
+	Warm     bool // a warm interpreter took it over
 }

@@ -73,6 +73,7 @@ type ExecResult struct {
 	OutputsTruncated bool         `json:"outputs_truncated,omitempty" doc:"There are more than the 100 files that are here."`
 	OutputsError     string       `json:"outputs_error,omitempty" doc:"Why there are no outputs."`
 	Denied           []Denial     `json:"denied,omitempty" doc:"What boxd refused to the session while the command ran; other commands may have asked for it."`
+	Warm             bool         `json:"warm,omitempty" doc:"A warm interpreter of the profile took the command over."`
 	Receipt          Receipt      `json:"receipt"`
 	Duration         Duration     `json:"duration" doc:"Seconds the request took in the daemon."`
 	Created          bool         `json:"created,omitempty" doc:"This request made the session."`

@@ -344,6 +344,8 @@ class ExecResult:
     stdout_missing: Optional[Missing] = None
     # There was more than is here: see stdout_missing.
     stdout_truncated: Optional[bool] = None
+    # A warm interpreter of the profile took the command over.
+    warm: Optional[bool] = None
 
 
 @dataclass

@@ -1461,6 +1461,8 @@ export interface components {
              * @enum {string}
              */
             verdict: "exited" | "signaled" | "timeout" | "oom" | "pids-limit" | "disk-quota" | "output-limit" | "canceled" | "box-lost";
+            /** @description A warm interpreter of the profile took the command over. */
+            warm?: boolean;
         };
         FileChange: {
             /** @description It is a directory. */
