@@ -34,10 +34,10 @@ type RunRequest struct {
 	Mkdir       bool              `json:"mkdir,omitempty" doc:"Make a missing working directory."`
 	Stdin       string            `json:"stdin,omitempty" doc:"Standard input as UTF-8 text; empty: /dev/null."`
 	StdinBase64 []byte            `json:"stdin_base64,omitempty" doc:"Standard input in base64, instead of stdin."`
-	Timeout     Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as "1m"; 0: none. One above the profile's cap is refused."`
+	Timeout     Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as \"1m\"; 0: none. One above the profile's cap is refused."`
 	Grace       Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
 	OutputLimit Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's, or none if the client passes descriptors."`
-	Box         SessionSpec       `json:"box,omitzero" doc:"The box: profile (empty: "run"), engine, isolation, require, cpus, memory, pids, writable_root, tmp_size, upper_size, user, env, hostname, name and labels. Others must be absent. What is absent is boxd's own default, and a profile that gives anything else refuses the run."`
+	Box         SessionSpec       `json:"box,omitzero" doc:"The box: profile (empty: \"run\"), engine, isolation, require, cpus, memory, pids, writable_root, tmp_size, upper_size, user, env, hostname, name and labels. Others must be absent. What is absent is boxd's own default, and a profile that gives anything else refuses the run."`
 }
 
 // RunEnd is the answer to a run whose client has passed descriptors.

@@ -1022,7 +1022,9 @@ class RenameRequest:
 class RunRequest:
     # Program and arguments, never run through a shell. Either this or shell.
     argv: Optional[List[str]] = None
-    # The box: profile (empty:
+    # The box: profile (empty: "run"), engine, isolation, require, cpus, memory, pids, writable_root,
+    # tmp_size, upper_size, user, env, hostname, name and labels. Others must be absent. What is absent is
+    # boxd's own default, and a profile that gives anything else refuses the run.
     box: Optional[SessionSpec] = None
     # Working directory; empty: the home directory.
     cwd: Optional[str] = None
@@ -1041,7 +1043,7 @@ class RunRequest:
     stdin: Optional[str] = None
     # Standard input in base64, instead of stdin.
     stdin_base64: Optional[bytes] = None
-    # Seconds, or a string such as
+    # Seconds, or a string such as "1m"; 0: none. One above the profile's cap is refused.
     timeout: Optional[Union[float, str]] = None
 
 

@@ -2255,7 +2255,7 @@ export interface components {
         RunRequest: {
             /** @description Program and arguments, never run through a shell. Either this or shell. */
             argv?: string[] | null;
-            /** @description The box: profile (empty: */
+            /** @description The box: profile (empty: "run"), engine, isolation, require, cpus, memory, pids, writable_root, tmp_size, upper_size, user, env, hostname, name and labels. Others must be absent. What is absent is boxd's own default, and a profile that gives anything else refuses the run. */
             box?: components["schemas"]["SessionSpec"];
             /** @description Working directory; empty: the home directory. */
             cwd?: string;
@@ -2275,7 +2275,7 @@ export interface components {
             stdin?: string;
             /** @description Standard input in base64, instead of stdin. */
             stdin_base64?: string;
-            /** @description Seconds, or a string such as */
+            /** @description Seconds, or a string such as "1m"; 0: none. One above the profile's cap is refused. */
             timeout?: number | string;
         };
         Sensitive: {
