@@ -10,13 +10,7 @@ func SlotName(p engine.Process) string { return p.(*process).slot.name }
 
 // DropEndedSlots makes the next commands of a box run in new slots.
 func DropEndedSlots(b engine.Box) {
-	s := b.(*box).slots
-	s.mu.Lock()
-	dropped := s.dropEndedLocked()
-	s.mu.Unlock()
-	for _, old := range dropped {
-		s.release(old)
-	}
+	b.(*box).slots.dropEnded()
 }
 
 // RenewableSlots returns how many slots of ended commands a box keeps.

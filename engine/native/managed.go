@@ -52,6 +52,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 		return err
 	}
 	defer linux.CloseAll(pty)
+	b.slots.dropEnded()
 	if p.slot, err = b.slots.take(); err != nil {
 		return err
 	}

@@ -178,6 +178,9 @@ func TestReleaseInFlight(t *testing.T) {
 		queued, err := unix.IoctlGetInt(int(i.sock.Fd()), unix.TIOCINQ)
 		return err == nil && queued > 1000
 	})
+	o.mu.Lock()
+	o.told = time.Now().Add(200 * time.Millisecond) // so that the next message has to wait, however long it took to get here
+	o.mu.Unlock()
 	o.Release(20)
 	await("the delay does not end", func() bool {
 		o.mu.Lock()

@@ -12,7 +12,7 @@ import "slices"
 // eleven descriptors.
 const (
 	maxEnded    = 16
-	maxEndedAll = 256
+	maxEndedAll = 64
 )
 
 // takeAny returns a slot for a command that is not managed, new or renewed. The caller gives it back with
@@ -83,6 +83,17 @@ func (s *slots) dropEndedLocked() (dropped []*slot) {
 	dropped, s.ended = s.ended, nil
 	s.endedAll.Add(-int64(len(dropped)))
 	return dropped
+}
+
+// dropEnded gives back the slots of ended commands. A process that stays in the box is starting: as long as it
+// runs, no moment is quiet.
+func (s *slots) dropEnded() {
+	s.mu.Lock()
+	dropped := s.dropEndedLocked()
+	s.mu.Unlock()
+	for _, old := range dropped {
+		s.release(old)
+	}
 }
 
 // renewable reports whether the slot may serve another command. The slot of a spare has nothing left to start one.

@@ -214,6 +214,7 @@ func (w *warmth) fill(n *nest) error {
 
 // load starts the zygote of a nest and returns when it is ready. It returns nil if the box is paused.
 func (w *warmth) load(n *nest) (*member, error) {
+	w.box.slots.dropEnded()
 	s, err := w.box.slots.take()
 	if err != nil {
 		return nil, err
