@@ -94,7 +94,7 @@ func (a *App) Main(args []string) int {
 		err = known.err
 	}
 	if err != nil {
-		a.say("boxd: %s", oneline.Error(err))
+		a.say("boxd: %s", oneline.Printable(oneline.Error(err)))
 	}
 	return status
 }

@@ -198,7 +198,7 @@ func (r *Run) readBody(fields string) ([]byte, error) {
 	for line := range strings.SplitSeq(fields, "\r\n") {
 		if name, value, _ := strings.Cut(line, ":"); strings.EqualFold(name, "Content-Length") {
 			n, err := strconv.Atoi(strings.TrimSpace(value))
-			if err != nil || n > maxAnswer {
+			if err != nil || n < 0 || n > maxAnswer {
 				return nil, fmt.Errorf("Content-Length %q", value)
 			}
 			size = n

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // Find returns the socket of the daemon to ask. named is what the user names, or empty: then it is that of
@@ -100,14 +101,15 @@ func Status(verdict string, status int, sig syscall.Signal) int {
 	return status
 }
 
-// Ending returns the line that tells people how a command ended; empty if it simply exited. kills may be nil.
+// Ending returns the line that tells people how a command ended; empty if it simply exited. It is printable,
+// whatever a daemon says. kills may be nil.
 func Ending(verdict, limit string, kills *int64) string {
 	switch {
 	case verdict != "exited" && verdict != "signaled":
 		if limit != "" {
-			return fmt.Sprintf("verdict: %s (limit %s)", verdict, limit)
+			return oneline.Printable(fmt.Sprintf("verdict: %s (limit %s)", verdict, limit))
 		}
-		return "verdict: " + verdict
+		return oneline.Printable("verdict: " + verdict)
 	case kills != nil && *kills > 0: // one of its processes was killed, and the command coped with that
 		return fmt.Sprintf("memory limit reached, kills: %d", *kills)
 	}

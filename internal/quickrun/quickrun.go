@@ -182,7 +182,7 @@ func run(args []string) (status int, ok bool) {
 		say("boxd: stopped by " + sigwatch.Name(sig))
 		return 128 + int(sig), true
 	case err != nil:
-		say("boxd: " + oneline.Error(err))
+		say("boxd: " + oneline.Printable(oneline.Error(err)))
 		return statusFailed, true
 	}
 	if text := oneshot.Ending(result.Verdict, result.Limit, result.Receipt.OOMKills); text != "" {
