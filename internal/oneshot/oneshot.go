@@ -35,6 +35,24 @@ type Unused struct {
 
 func (e *Unused) Error() string { return e.Reason }
 
+// Status returns the exit status of boxd run if nobody else runs the command.
+func (e *Unused) Status() int {
+	if e.Problem == nil {
+		return StatusFailed
+	}
+	status, _ := FailureStatus(e.Problem.Code)
+	return status
+}
+
+// Settled reports whether nobody else is to run the command: input for it may be lost, or it would fail there too.
+func (e *Unused) Settled() bool {
+	if e.Final || e.Problem == nil {
+		return e.Final
+	}
+	_, anywhere := FailureStatus(e.Problem.Code)
+	return anywhere
+}
+
 func unused(format string, args ...any) error { return &Unused{Reason: fmt.Sprintf(format, args...)} }
 
 // patience is how long a daemon may take to decide about a run. It makes nothing before.

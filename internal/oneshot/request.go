@@ -89,6 +89,23 @@ func Env(list []string) map[string]string {
 	return env
 }
 
+// StatusFailed is the exit status of boxd run when boxd itself has failed.
+const StatusFailed = 125
+
+// FailureStatus returns the exit status of boxd run after a daemon has answered with a problem of that code. anywhere
+// means that the command cannot be started, by whomever, so that nobody else need try.
+func FailureStatus(code string) (status int, anywhere bool) {
+	switch code {
+	case apitypes.CodeProgramNotFound:
+		return 127, true
+	case apitypes.CodeProgramNotExecutable:
+		return 126, true
+	case apitypes.CodeNoDirectory:
+		return StatusFailed, true
+	}
+	return StatusFailed, false
+}
+
 // canceled is the verdict of a command that boxd itself has ended.
 const canceled = "canceled"
 
