@@ -80,6 +80,9 @@ func (a *App) runByDaemon(r request, f *runFlags, signals *sigwatch.Watch) (resu
 	if err != nil {
 		return result, err
 	}
+	if text := run.Warning(); text != "" {
+		a.say("%s", text)
+	}
 	if f.explain {
 		a.say("boxd: run by the daemon at %s", printable(socket))
 	}

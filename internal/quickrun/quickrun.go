@@ -177,6 +177,9 @@ func run(args []string) (status int, ok bool) {
 		}
 		return oneshot.StatusFailed, true
 	}
+	if text := r.Warning(); text != "" {
+		say(text)
+	}
 	if text := oneshot.Ending(result.Verdict, result.Limit, result.Receipt.OOMKills); text != "" {
 		say(text)
 	}
