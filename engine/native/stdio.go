@@ -10,7 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/internal/drained"
 	"github.com/boxd/boxd/internal/fdkind"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -112,7 +114,7 @@ func (s *stdio) carry(st *stream, src *os.File) {
 }
 
 func (st *stream) copy(file *os.File) error {
-	src := &drained{file: file}
+	src := &drained.Reader{File: file, TTYBuffer: linux.TTYBuffer}
 	if st.limit == 0 {
 		n, err := io.Copy(st.dst, src)
 		st.bytes.Add(n)

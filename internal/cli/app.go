@@ -8,12 +8,12 @@ import (
 	"os"
 	"slices"
 
-	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/images"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/oneshot"
 	"github.com/spf13/cobra"
 )
 
@@ -94,7 +94,7 @@ func (a *App) Main(args []string) int {
 		err = known.err
 	}
 	if err != nil {
-		a.say("boxd: %s", oneline.Error(err))
+		a.say("boxd: %s", oneline.Printable(oneline.Error(err)))
 	}
 	return status
 }
@@ -105,10 +105,14 @@ func statusOf(err error) int {
 	switch {
 	case ok:
 		return known.status
-	case errors.Is(err, engine.ErrNotFound), client.IsCode(err, apitypes.CodeProgramNotFound):
+	case errors.Is(err, engine.ErrNotFound):
 		return statusNotFound
-	case errors.Is(err, engine.ErrNotExecutable), client.IsCode(err, apitypes.CodeProgramNotExecutable):
+	case errors.Is(err, engine.ErrNotExecutable):
 		return statusNotExecutable
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		status, _ := oneshot.FailureStatus(e.Code)
+		return status
 	}
 	return statusFailed
 }

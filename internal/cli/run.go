@@ -97,8 +97,8 @@ func (a *App) run(f *runFlags, args []string) error {
 	for _, d := range denied {
 		out.denied = append(out.denied, apitypes.Denial(d))
 	}
-	sig := signals.Received()
 	stop() // now, so that a signal ends boxd while a reader of the result stalls
+	sig := signals.Received()
 	if sig != 0 && err != nil {
 		err = stoppedBy(sig)
 	}

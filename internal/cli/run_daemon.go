@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -25,9 +24,9 @@ func (a *App) runSomewhere(r request, f *runFlags, signals *sigwatch.Watch) (eng
 	switch {
 	case !ok:
 		return result, nil, err
-	case none.Problem != nil && (none.Final || isOwnFault(none.Problem.Code)):
+	case none.Settled() && none.Problem != nil:
 		return result, nil, &client.Error{Problem: *none.Problem}
-	case none.Final:
+	case none.Settled():
 		return result, nil, err
 	case f.socket != "":
 		return result, nil, fmt.Errorf("--socket %s: %w", spec.Quote(f.socket), err)
@@ -42,11 +41,6 @@ func (a *App) runSomewhere(r request, f *runFlags, signals *sigwatch.Watch) (eng
 		err = fmt.Errorf("%w (no daemon was used: %s)", err, none.Reason)
 	}
 	return result, denied, err
-}
-
-// isOwnFault reports whether a code says that the command cannot be started, by whomever.
-func isOwnFault(code string) bool {
-	return slices.Contains([]string{apitypes.CodeProgramNotFound, apitypes.CodeProgramNotExecutable, apitypes.CodeNoDirectory}, code)
 }
 
 // runByDaemon has the daemon run the command. An error of type *[oneshot.Unused] says why it does not.
@@ -85,6 +79,9 @@ func (a *App) runByDaemon(r request, f *runFlags, signals *sigwatch.Watch) (resu
 	ended, err := run.Wait()
 	if err != nil {
 		return result, err
+	}
+	if text := run.Warning(); text != "" {
+		a.say("%s", text)
 	}
 	if f.explain {
 		a.say("boxd: run by the daemon at %s", printable(socket))

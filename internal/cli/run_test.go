@@ -247,6 +247,7 @@ func TestErrors(t *testing.T) {
 		{"create field", func(f *fake) {
 			f.createErr = &engine.FieldError{Field: "mounts[0].source", Value: `"/x"`, Rule: "does not exist"}
 		}, 125, "boxd: --mount source \"/x\": does not exist\n", "close"},
+		{"text of others", func(f *fake) { f.startErr = errors.New("a\x1b[2J\u009b\nb") }, 125, "boxd: a?[2J?; b\n", "remove close"},
 		{"not found", func(f *fake) { f.startErr = fmt.Errorf("%w: %q", engine.ErrNotFound, "x") }, 127, "boxd: program not found: \"x\"\n", "remove close"},
 		{"not executable", func(f *fake) { f.startErr = engine.ErrNotExecutable }, 126, "boxd: program not executable\n", "remove close"},
 		{"no dir", func(f *fake) { f.startErr = engine.ErrNoDir }, 125, "boxd: working directory does not exist\n", "remove close"},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // table prints rows of cells: in aligned columns on a terminal, otherwise with a tab between two
@@ -77,18 +79,8 @@ func (t *table) colourOf(row, column int) string {
 	return ""
 }
 
-// printable replaces control characters, which could move the cursor or do worse.
-func printable(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return '?'
-		}
-		return r
-	}, s)
-}
+// printable is s without what a terminal would obey, or "-" if it is empty.
+func printable(s string) string { return cmp.Or(oneline.Printable(s), "-") }
 
 // printableLines is text that a program has written, without what a terminal would obey.
 func printableLines(text string) string {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/drained"
 	"github.com/boxd/boxd/internal/fdkind"
 	"golang.org/x/sys/unix"
 )
@@ -35,27 +36,51 @@ type Unused struct {
 
 func (e *Unused) Error() string { return e.Reason }
 
+// Status returns the exit status of boxd run if nobody else runs the command.
+func (e *Unused) Status() int {
+	if e.Problem == nil {
+		return StatusFailed
+	}
+	status, _ := FailureStatus(e.Problem.Code)
+	return status
+}
+
+// Settled reports whether nobody else is to run the command: input for it may be lost, or it would fail there too.
+func (e *Unused) Settled() bool {
+	if e.Final || e.Problem == nil {
+		return e.Final
+	}
+	_, anywhere := FailureStatus(e.Problem.Code)
+	return anywhere
+}
+
 func unused(format string, args ...any) error { return &Unused{Reason: fmt.Sprintf(format, args...)} }
 
 // patience is how long a daemon may take to decide about a run. It makes nothing before.
 const patience = 5 * time.Second
+
+// cutDelay is how long the pipes of a command that has ended may take to end by themselves, as in the engine. They end
+// at once, unless a process outside the command holds the other end, such as a hostile agent.
+const cutDelay = 2 * time.Second
 
 // maxAnswer bounds an answer of the daemon in bytes.
 const maxAnswer = 1 << 20
 
 // Run is a command that the daemon has accepted, and that it runs once [Run.Start] is called.
 type Run struct {
-	conn    *os.File
-	answer  []byte // read beyond what was looked for
-	writing sync.Mutex
+	conn     *os.File
+	cutDelay time.Duration // shorter in tests
+	answer   []byte        // read beyond what was looked for
+	writing  sync.Mutex
 
 	copies sync.WaitGroup
 	ends   []*os.File // of pipes that are copied
 	counts [2]*counter
 	fed    bool // stdin is copied
 
-	mu  sync.Mutex
-	err error // of a copy
+	mu         sync.Mutex
+	err        error // of a copy
+	incomplete bool  // somebody else still held a pipe when its copy was cut
 }
 
 // Ask asks the daemon at socket for a run. With checked, the daemon must be root's or the caller's, or one that root
@@ -85,7 +110,7 @@ func Ask(socket string, checked bool, request *apitypes.RunRequest) (*Run, error
 			return nil, unused("%v", err)
 		}
 	}
-	r := &Run{conn: os.NewFile(uintptr(fd), socket)}
+	r := &Run{conn: os.NewFile(uintptr(fd), socket), cutDelay: cutDelay}
 	if err := r.ask(socket, body); err != nil {
 		r.Close()
 		return nil, err
@@ -198,7 +223,7 @@ func (r *Run) readBody(fields string) ([]byte, error) {
 	for line := range strings.SplitSeq(fields, "\r\n") {
 		if name, value, _ := strings.Cut(line, ":"); strings.EqualFold(name, "Content-Length") {
 			n, err := strconv.Atoi(strings.TrimSpace(value))
-			if err != nil || n > maxAnswer {
+			if err != nil || n < 0 || n > maxAnswer {
 				return nil, fmt.Errorf("Content-Length %q", value)
 			}
 			size = n
@@ -267,11 +292,12 @@ func (r *Run) Start(stdin io.Reader, stdout, stderr io.Writer, counted bool) err
 			count := &counter{w: w}
 			r.counts[i] = count
 			r.copies.Go(func() {
-				if _, err := io.Copy(count, read); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-					r.mu.Lock()
-					r.err = errors.Join(r.err, err)
-					r.mu.Unlock()
-				}
+				src := &drained.Reader{File: read}
+				_, err := io.Copy(count, src)
+				r.mu.Lock()
+				r.err = errors.Join(r.err, err)
+				r.incomplete = r.incomplete || src.Incomplete()
+				r.mu.Unlock()
 				read.Close() // the command gets SIGPIPE after a failure
 			})
 		}
@@ -312,18 +338,18 @@ func (r *Run) say(s apitypes.RunSignal) error {
 	return r.write(append(line, '\n'), nil)
 }
 
-// Wait waits for the end of the command, and until its output has been written. An error of type *[Unused] means that
+// Wait waits for the end of the command, and until the output that it wrote before has been written. An error of type *[Unused] means that
 // nothing has run.
 func (r *Run) Wait() (*apitypes.ExecResult, error) {
 	line, err := r.readUntil("\n")
 	if err != nil {
-		for _, f := range r.ends { // a box that is about to be removed may hold the other ends
-			_ = f.SetReadDeadline(time.Unix(1, 0))
-		}
+		r.cut() // a box that is about to be removed may hold the other ends
 		r.copies.Wait()
 		return nil, fmt.Errorf("the daemon has ended, and the command with it; how far the command got is unknown: %w", err)
 	}
+	late := time.AfterFunc(r.cutDelay, r.cut)
 	r.copies.Wait()
+	late.Stop()
 	var end apitypes.RunEnd
 	if err := json.Unmarshal([]byte(line), &end); err != nil {
 		return nil, fmt.Errorf("answer of the daemon: %w", err)
@@ -340,6 +366,21 @@ func (r *Run) Wait() (*apitypes.ExecResult, error) {
 	}
 	r.count(&end.Result.Receipt)
 	return end.Result, nil
+}
+
+// cut ends the copies of output after the bytes written so far.
+func (r *Run) cut() {
+	for _, f := range r.ends {
+		_ = f.SetReadDeadline(time.Unix(1, 0)) // on an error, its copy has ended
+	}
+}
+
+// Warning returns a line for people about a result of Wait; empty if there is nothing to say.
+func (r *Run) Warning() string {
+	if !r.incomplete {
+		return ""
+	}
+	return fmt.Sprintf("boxd: output may be missing: something still held the command's stdout or stderr %s after its end", r.cutDelay)
 }
 
 // count adds what was counted here to the receipt, as an engine of this process would have.

@@ -51,6 +51,8 @@ func TestAsk(t *testing.T) {
 		"HTTP/1.1 404 Not Found\r\n\r\n":                                                              "404",
 		"HTTP/1.1 403 Forbidden\r\ncontent-length: 31\r\n\r\n{\"code\":\"denied\",\"detail\":\"no\"}": "no",
 		"HTTP/1.1 403 Forbidden\r\nContent-Length: 99999999999\r\n\r\n{}":                             "403",
+		"HTTP/1.1 403 Forbidden\r\nContent-Length: -1\r\n\r\n{}":                                      "403",
+		"HTTP/1.1 403 Forbidden\r\nContent-Length: 99999999999999999999\r\n\r\n{}":                    "403",
 		"HTTP/1.1 101 Switching Protocols" + strings.Repeat("x", maxAnswer+1):                         "too long",
 		"HTTP/1.1 1010 Odd\r\n\r\n":                                                                   "1010",
 	} {
@@ -155,6 +157,24 @@ func TestFind(t *testing.T) {
 		})
 		if got != c.want || checked != c.checked || (err != nil) != (c.want == "") {
 			t.Errorf("%+v: %q, %v, %v", c, got, checked, err)
+		}
+	}
+}
+
+// TestEnding: a daemon's words are one line that no terminal obeys.
+func TestEnding(t *testing.T) {
+	one := int64(1)
+	for _, c := range []struct {
+		verdict, limit string
+		kills          *int64
+		want           string
+	}{
+		{"exited", "", nil, ""}, {"signaled", "x", nil, ""}, {"exited", "", &one, "memory limit reached, kills: 1"},
+		{"oom", "64 MiB", &one, "verdict: oom (limit 64 MiB)"}, {"canceled", "", nil, "verdict: canceled"},
+		{"a\x1b[2J", "", nil, "verdict: a?[2J"}, {"oom", "1\r\nx", nil, "verdict: oom (limit 1??x)"},
+	} {
+		if got := Ending(c.verdict, c.limit, c.kills); got != c.want {
+			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // Find returns the socket of the daemon to ask. named is what the user names, or empty: then it is that of
@@ -88,6 +89,23 @@ func Env(list []string) map[string]string {
 	return env
 }
 
+// StatusFailed is the exit status of boxd run when boxd itself has failed.
+const StatusFailed = 125
+
+// FailureStatus returns the exit status of boxd run after a daemon has answered with a problem of that code. anywhere
+// means that the command cannot be started, by whomever, so that nobody else need try.
+func FailureStatus(code string) (status int, anywhere bool) {
+	switch code {
+	case apitypes.CodeProgramNotFound:
+		return 127, true
+	case apitypes.CodeProgramNotExecutable:
+		return 126, true
+	case apitypes.CodeNoDirectory:
+		return StatusFailed, true
+	}
+	return StatusFailed, false
+}
+
 // canceled is the verdict of a command that boxd itself has ended.
 const canceled = "canceled"
 
@@ -100,14 +118,15 @@ func Status(verdict string, status int, sig syscall.Signal) int {
 	return status
 }
 
-// Ending returns the line that tells people how a command ended; empty if it simply exited. kills may be nil.
+// Ending returns the line that tells people how a command ended; empty if it simply exited. It is printable,
+// whatever a daemon says. kills may be nil.
 func Ending(verdict, limit string, kills *int64) string {
 	switch {
 	case verdict != "exited" && verdict != "signaled":
 		if limit != "" {
-			return fmt.Sprintf("verdict: %s (limit %s)", verdict, limit)
+			return oneline.Printable(fmt.Sprintf("verdict: %s (limit %s)", verdict, limit))
 		}
-		return "verdict: " + verdict
+		return oneline.Printable("verdict: " + verdict)
 	case kills != nil && *kills > 0: // one of its processes was killed, and the command coped with that
 		return fmt.Sprintf("memory limit reached, kills: %d", *kills)
 	}

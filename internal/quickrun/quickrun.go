@@ -25,9 +25,6 @@ import (
 	"github.com/boxd/boxd/internal/sigwatch"
 )
 
-// statusFailed is the exit status of boxd itself, see package cli.
-const statusFailed = 125
-
 func init() {
 	if len(os.Args) < 3 || os.Args[1] != "run" {
 		return
@@ -159,36 +156,49 @@ func run(args []string) (status int, ok bool) {
 	}
 	defer r.Close()
 	signals := sigwatch.New(nil)
-	defer signals.Stop()
 	var stdin io.Reader
 	if l.interactive {
 		stdin = os.Stdin
 	}
-	signals.Start()
-	err = r.Start(stdin, os.Stdout, os.Stderr, q.OutputLimit > 0)
-	var result *apitypes.ExecResult
-	if err == nil {
-		signals.ForwardTo(r.Signal)
-		stop := context.AfterFunc(signals.Context, r.Cancel)
-		defer stop()
-		result, err = r.Wait()
-	}
+	result, err := converse(r, signals, stdin, q.OutputLimit > 0)
+	signals.Stop() // before the question whether one came: later ones have their usual effect
 	sig := signals.Received()
 	none, refused := errors.AsType[*oneshot.Unused](err)
 	switch {
-	case refused && !none.Final && sig == 0:
-		return 0, false
 	case err != nil && sig != 0:
 		say("boxd: stopped by " + sigwatch.Name(sig))
 		return 128 + int(sig), true
+	case refused && !none.Settled():
+		return 0, false
 	case err != nil:
-		say("boxd: " + oneline.Error(err))
-		return statusFailed, true
+		say("boxd: " + oneline.Printable(oneline.Error(err)))
+		if refused {
+			return none.Status(), true
+		}
+		return oneshot.StatusFailed, true
+	}
+	if text := r.Warning(); text != "" {
+		say(text)
 	}
 	if text := oneshot.Ending(result.Verdict, result.Limit, result.Receipt.OOMKills); text != "" {
 		say(text)
 	}
 	return oneshot.Status(result.Verdict, result.Status, sig), true
+}
+
+// converse has the command run and returns its result. The caller stops signals.
+func converse(r *oneshot.Run, signals *sigwatch.Watch, stdin io.Reader, counted bool) (*apitypes.ExecResult, error) {
+	signals.Start()
+	if signals.Received() != 0 { // nothing has run, and nothing need
+		return nil, context.Canceled
+	}
+	if err := r.Start(stdin, os.Stdout, os.Stderr, counted); err != nil {
+		return nil, err
+	}
+	signals.ForwardTo(r.Signal)
+	stop := context.AfterFunc(signals.Context, r.Cancel)
+	defer stop()
+	return r.Wait()
 }
 
 // say writes a line to stderr. If that fails, there is nowhere to report it.

@@ -51,10 +51,9 @@ func New(in <-chan os.Signal) *Watch {
 		for {
 			select {
 			case sig := <-w.in:
-				if s, ok := sig.(syscall.Signal); ok {
-					w.handle(s)
-				}
+				w.handle(sig)
 			case <-w.quit:
+				w.drain()
 				return
 			}
 		}
@@ -62,7 +61,23 @@ func New(in <-chan os.Signal) *Watch {
 	return w
 }
 
-func (w *Watch) handle(sig syscall.Signal) {
+// drain handles the signals that have come already.
+func (w *Watch) drain() {
+	for {
+		select {
+		case sig := <-w.in:
+			w.handle(sig)
+		default:
+			return
+		}
+	}
+}
+
+func (w *Watch) handle(received os.Signal) {
+	sig, ok := received.(syscall.Signal)
+	if !ok {
+		return
+	}
 	w.mu.Lock()
 	deliver, again := w.deliver, w.first != 0
 	if !again {
@@ -113,7 +128,8 @@ func (w *Watch) Received() syscall.Signal {
 	return w.first
 }
 
-// Stop ends the watch and waits for its goroutine. Signals have their usual effect again.
+// Stop ends the watch and waits for its goroutine. Signals have their usual effect again; one that came before has been
+// handled, so Received returns it.
 func (w *Watch) Stop() {
 	w.undo()
 	close(w.quit)

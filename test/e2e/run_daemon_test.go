@@ -36,7 +36,7 @@ func TestRunByDaemon(t *testing.T) {
 	sh := func(script string) []string { return []string{"--", "sh", "-c", script} }
 	for _, r := range []struct {
 		args  []string
-		stdin string // none, pipe or file
+		stdin string // none, pipe, file or socket: one that cannot be passed on, at its end
 	}{
 		{args: []string{"--", "true"}},
 		{args: []string{"true"}},
@@ -65,6 +65,9 @@ func TestRunByDaemon(t *testing.T) {
 		{args: []string{"-i", "--", "cat"}, stdin: "file"},
 		{args: []string{"-i", "--", "sh", "-c", "head -c 3; exit 4"}, stdin: "pipe"},
 		{args: []string{"-i", "--output-limit", "1G", "--", "cat"}, stdin: "file"},
+		{args: []string{"-i", "--", "cat"}, stdin: "socket"},
+		{args: []string{"-i", "--", "nosuchprogram"}, stdin: "socket"},
+		{args: []string{"-i", "--", "/etc/passwd"}, stdin: "socket"},
 	} {
 		got := map[string]result{}
 		for way, args := range d.runBy() {
@@ -77,6 +80,17 @@ func TestRunByDaemon(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer f.Close()
+				d.stdin = f
+			case "socket":
+				fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f := os.NewFile(uintptr(fds[0]), "socket")
+				defer f.Close()
+				if err := syscall.Close(fds[1]); err != nil {
+					t.Fatal(err)
+				}
 				d.stdin = f
 			}
 			got[way] = d.run(slices.Concat(args, r.args)...)

@@ -1,4 +1,6 @@
-package native
+// Package drained copies the output of a command until its end, or until somebody cuts it, without losing what has been
+// written by then. It is linked into the part of boxd that has to start fast, so it is apart from package linux.
+package drained
 
 import (
 	"errors"
@@ -7,15 +9,17 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
-// drained reads a pipe or terminal until its end. A read deadline in the past cuts it: then
+// Reader reads a pipe or terminal until its end. A read deadline in the past cuts it: then
 // it reads only the bytes that the file holds at that moment. So a slow reader loses none of
-// them, and a fast writer cannot keep it from ending.
-type drained struct {
-	file *os.File
+// them, and a fast writer cannot keep it from ending. Only one goroutine may use it at a time.
+type Reader struct {
+	File *os.File // must be non-blocking; the caller closes it
+	// TTYBuffer is how many bytes File may hold if it is a terminal, which reports fewer; 0: it is none.
+	TTYBuffer int
+
 	cut  bool
 	left int // unread bytes of those held at the cut
 }
@@ -24,9 +28,9 @@ type drained struct {
 // stream, which was two thirds of what a daemon allocates for a command.
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// WriteTo implements io.WriterTo, so that os.File can splice.
-func (d *drained) WriteTo(w io.Writer) (int64, error) {
-	n, err := copyFile(w, d.file)
+// WriteTo implements [io.WriterTo], so that os.File can splice.
+func (d *Reader) WriteTo(w io.Writer) (int64, error) {
+	n, err := copyFile(w, d.File)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, err
 	}
@@ -45,9 +49,10 @@ func copyFile(w io.Writer, f *os.File) (int64, error) {
 	return io.CopyBuffer(w, struct{ io.Reader }{f}, *b)
 }
 
-func (d *drained) Read(b []byte) (int, error) {
+// Read implements [io.Reader].
+func (d *Reader) Read(b []byte) (int, error) {
 	if !d.cut {
-		n, err := d.file.Read(b)
+		n, err := d.File.Read(b)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
@@ -61,19 +66,19 @@ func (d *drained) Read(b []byte) (int, error) {
 }
 
 // count notes how many bytes the file holds.
-func (d *drained) count() error {
+func (d *Reader) count() error {
 	d.cut = true
 	return d.control("ioctl(FIONREAD)", func(fd int) (err error) {
 		d.left, err = unix.IoctlGetInt(fd, unix.TIOCINQ) // also called FIONREAD
-		if _, e := unix.IoctlGetTermios(fd, unix.TCGETS); e == nil {
-			d.left = linux.TTYBuffer // a terminal reports less than it holds
+		if _, e := unix.IoctlGetTermios(fd, unix.TCGETS); e == nil && d.TTYBuffer > 0 {
+			d.left = d.TTYBuffer
 		}
 		return err
 	})
 }
 
 // take reads without waiting for more.
-func (d *drained) take(b []byte) (n int, err error) {
+func (d *Reader) take(b []byte) (n int, err error) {
 	if len(b) == 0 {
 		return 0, io.EOF
 	}
@@ -87,15 +92,34 @@ func (d *drained) take(b []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
+// Incomplete reports, after the end of the copy and before File is closed, whether it was cut while somebody could still
+// write, or had written more than was read.
+func (d *Reader) Incomplete() bool {
+	if !d.cut {
+		return false
+	}
+	fds := []unix.PollFd{{Events: unix.POLLIN}}
+	err := d.control("poll", func(fd int) error {
+		fds[0].Fd = int32(fd)
+		_, err := unix.Poll(fds, 0)
+		return err
+	})
+	return err != nil || fds[0].Revents&unix.POLLHUP == 0 || fds[0].Revents&unix.POLLIN != 0
+}
+
 // control runs one system call on the descriptor, whatever its deadline.
-func (d *drained) control(name string, call func(fd int) error) error {
-	raw, err := d.file.SyscallConn()
+func (d *Reader) control(name string, call func(fd int) error) error {
+	raw, err := d.File.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var cerr error
 	err = raw.Control(func(fd uintptr) {
-		cerr = linux.Retry(func() error { return call(int(fd)) })
+		for {
+			if cerr = call(int(fd)); cerr != unix.EINTR {
+				return
+			}
+		}
 	})
 	return errors.Join(err, os.NewSyscallError(name, cerr))
 }
