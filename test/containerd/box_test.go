@@ -274,7 +274,7 @@ func TestHanging(t *testing.T) {
 	if r, out := run(t, kept, "echo yes"); out != "yes\n" {
 		t.Errorf("a box during that time: %+v, %q", r, out)
 	}
-	wantRefused(t, e, "does not answer within")
+	wantRefused(t, e, "not answer within") // says boxd-containerd, or the launcher of a slow boxd-containerd
 	begun := time.Now()
 	remove(t, gone)
 	if took := time.Since(begun); took > 20*time.Second {

@@ -256,6 +256,12 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 	}
 	add("ensure-session", "", "POST", "/v1/sessions", `{}`)
 
+	for _, fields := range []string{`"argv":["true"]`, `"argv":[]`, `"argv":["true"],"timeout":-1`, `"argv":["true"],"cwd":"relative"`, `"argv":["no/such"]`, `"argv":["true"],"box":{"memory":"9E"}`,
+		`"argv":["true"],"box":{"image":"x"}`, `"argv":["true"],"box":{"profile":"no"}`} {
+		if s.wrong || fields == `"argv":["true"]` {
+			add("run", fields, "POST", "/v1/run", object(fields))
+		}
+	}
 	add("session-history", "", "GET", session+"/execs", "")
 	add("history", "", "GET", "/v1/execs?since=1h&verdict=exited", "")
 	add("tenant-usage", "", "GET", "/v1/usage?by=session", "")
