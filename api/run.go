@@ -177,15 +177,15 @@ func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResu
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	carried, err := take(files, e)
+	defer linux.CloseAll(carried)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() {
+	e.Interrupt = func() {
 		for _, f := range carried {
 			f.SetWriteDeadline(time.Unix(1, 0)) // or a reader that has stopped would hold the command
 		}
-	})
-	defer stop()
+	}
 	e.Started = func(p engine.Process) { d.start(p) }
 	listened := make(chan struct{})
 	go func() {
@@ -206,8 +206,9 @@ func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResu
 	return &result, nil
 }
 
-// take makes files the streams of e. Those that this process writes to itself, because it counts the bytes, are
-// returned.
+// take makes files the streams of e. Where this process writes itself, because it counts the bytes, it does so through
+// files of its own, which it returns, also beside an error: the client can make its own open file description
+// block, and must not find it changed.
 func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 	if len(files) == 1 {
 		return nil, refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: must pass two or three descriptors, not one", runProtocol)
@@ -226,16 +227,22 @@ func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 		e.Stdout, e.Stderr, e.Unseen = out[0], out[1], true
 		return nil, nil
 	}
-	for i, f := range out {
-		pollable, err := linux.DupNonblocking(f)
-		if err != nil {
-			return nil, err
+	for i, w := range []*io.Writer{&e.Stdout, &e.Stderr} {
+		if fdkind.IsNull(out[i]) {
+			*w = io.Discard
+			continue
 		}
-		carried = append(carried, pollable)
-		f.Close()
-		files[len(files)-2+i] = pollable // closed by the owner of files
+		own, err := linux.ReopenPipe(out[i])
+		if err != nil {
+			return carried, &refusal{code: apitypes.CodeInvalid, field: "output_limit", err: err,
+				detail: fmt.Sprintf("output_limit: descriptor %d must be /dev/null or a pipe that the daemon can open for writing: %v", i+1, err)}
+		}
+		carried = append(carried, own)
+		*w = onlyWriter{own}
 	}
-	e.Stdout, e.Stderr = onlyWriter{carried[0]}, onlyWriter{carried[1]}
+	for _, f := range out {
+		f.Close() // or the reader would find no end before the command's
+	}
 	return carried, nil
 }
 

@@ -192,3 +192,77 @@ func TestRunWithDescriptors(t *testing.T) {
 		t.Errorf("over TCP: %s", resp.Status)
 	}
 }
+
+// TestRunOutputLimit: the daemon counts the bytes through a description of its own. The client's stays as it is, and a
+// client that reads nothing holds its command only until somebody ends it.
+func TestRunOutputLimit(t *testing.T) {
+	f := serve(t, nil)
+	f.engine.waits.Store(true)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	conn, _ := f.upgrade(`{"shell":"echo x; exit 3","output_limit":"1M"}`)
+	pass(t, conn, "\x00", null, null)
+	if e := runEnd(t, conn); e.Result == nil || e.Result.Status != 3 {
+		t.Errorf("/dev/null: %+v", e)
+	}
+
+	for what, end := range map[string]func(conn *net.UnixConn){
+		"removal": func(*net.UnixConn) {
+			list, err := f.client().Sessions(t.Context())
+			if err != nil || len(list) != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			if err := f.client().Remove(t.Context(), list[0].ID); err != nil {
+				t.Error(err)
+			}
+		},
+		"cancel": func(conn *net.UnixConn) { io.WriteString(conn, `{"cancel":true}`+"\n") },
+	} {
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil { // its descriptions block
+			t.Fatal(err)
+		}
+		read, write := os.NewFile(uintptr(ends[0]), "read"), os.NewFile(uintptr(ends[1]), "write")
+		defer read.Close()
+		defer write.Close()
+		conn, _ := f.upgrade(`{"shell":"echo begun; head -c 1000000 /dev/zero; sleep 73","output_limit":"1M"}`)
+		pass(t, conn, "\x00", write, null)
+		if _, err := io.ReadFull(read, make([]byte, len("begun\n"))); err != nil {
+			t.Fatal(err)
+		}
+		for room := []unix.PollFd{{Fd: int32(ends[1]), Events: unix.POLLOUT}}; ; { // until the pipe is full
+			if n, err := unix.Poll(room, 0); err == nil && n == 0 {
+				break
+			}
+		}
+		if flags, err := unix.FcntlInt(uintptr(ends[1]), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
+			t.Errorf("%s: the client's description has flags %#x, %v", what, flags, err)
+		}
+		end(conn)
+		if e := runEnd(t, conn); (e.Error == nil) != (what == "cancel") {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+
+	// The daemon writes only where the client could write.
+	fifo := t.TempDir() + "/fifo"
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	named, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Close()
+	read, _ := pipes(t)
+	for what, file := range map[string]*os.File{"a named pipe": named, "the end to read": read} {
+		conn, _ := f.upgrade(`{"argv":["echo","x"],"output_limit":"1M"}`)
+		pass(t, conn, "\x00", null, file)
+		if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Field != "output_limit" {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+}

@@ -87,6 +87,9 @@ func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec)
 	defer stop()
 	ctx, ended := u.s.commandContext(ctx)
 	defer ended()
+	if e.Interrupt != nil {
+		defer context.AfterFunc(ctx, e.Interrupt)()
+	}
 	if err := u.recordError(); err != nil { // it may have become known meanwhile
 		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}

@@ -23,10 +23,18 @@ func IsPassable(f *os.File, n int) bool {
 	case unix.S_IFREG:
 		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 		return n == 0 && err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY
-	case unix.S_IFCHR:
-		return st.Rdev == unix.Mkdev(1, 3)
 	}
-	return false
+	return isNull(&st)
+}
+
+// IsNull reports whether f is /dev/null.
+func IsNull(f *os.File) bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(f.Fd()), &st) == nil && isNull(&st)
+}
+
+func isNull(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }
 
 // kcmpFile is KCMP_FILE of <linux/kcmp.h>.
