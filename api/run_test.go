@@ -40,6 +40,19 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
+	for field, q := range map[string]apitypes.RunRequest{
+		"box.env":    {Argv: []string{"x"}, Box: apitypes.SessionSpec{Env: map[string]string{"": "x"}}},
+		"env":        {Argv: []string{"x"}, Env: map[string]string{"=": "x"}},
+		"box.memory": {Argv: []string{"x"}, Box: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(1 << 40))}}},
+		"box.pids":   {Argv: []string{"x"}, Box: apitypes.SessionSpec{Profile: "execution"}}, // which gives another value
+		"timeout":    {Argv: []string{"x"}, Box: apitypes.SessionSpec{Profile: "default"}},
+	} {
+		_, err := c.Run(ctx, q)
+		e, ok := err.(*client.Error)
+		if name, _, _ := strings.Cut(fmt.Sprint(err), "["); !ok || e.Field != field && !strings.HasPrefix(e.Field, field+"[") {
+			t.Errorf("%s: %v, %q, field %q", field, err, name, e.Field)
+		}
+	}
 	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"no-such-program"}}); !client.IsCode(err, apitypes.CodeProgramNotFound) {
 		t.Errorf("missing program: %v", err)
 	}

@@ -58,7 +58,7 @@ func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec)
 		return Key{}, nil, &engine.FieldError{Field: "args", Value: "[]", Rule: "must name a program"}
 	}
 	if err := checkRunWishes(r.Wishes); err != nil {
-		return Key{}, nil, err
+		return Key{}, nil, &BoxError{err}
 	}
 	if r.Profile == "" {
 		r.Profile = RunProfile
@@ -67,15 +67,26 @@ func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec)
 	r.WorkspaceMode, r.Network = &none, &off
 	key, a, err := m.resolve(c, Key{tenant, "run-" + strings.ToLower(rand.Text()[:20])}, &r)
 	if err != nil {
+		return key, nil, &BoxError{err}
+	}
+	if err := exactly(&r.Wishes, &a.resolved); err != nil {
+		m.deny(c, key, "run", err)
 		return key, nil, err
 	}
-	if err := m.exactly(&r.Wishes, &a.resolved, e); err != nil {
+	if err := m.timeoutOf(&a.resolved, e); err != nil {
 		m.deny(c, key, "run", err)
 		return key, nil, err
 	}
 	a.once, a.resolved.AllowDegraded = true, false
 	return key, a, nil
 }
+
+// BoxError is a refusal of the box of a run, not of its command.
+type BoxError struct{ Err error }
+
+func (e *BoxError) Error() string { return e.Err.Error() }
+
+func (e *BoxError) Unwrap() error { return e.Err }
 
 // checkRunWishes refuses wishes for what a run does not have.
 func checkRunWishes(w spec.Wishes) error {
@@ -115,10 +126,15 @@ func notInRun(f reflect.StructField) error {
 	return &engine.FieldError{Field: name, Value: "given", Rule: "must be absent: a run has no such thing, a session does"}
 }
 
-// exactly refuses a run that would get anything else than it asks for. It completes e.
-func (m *Manager) exactly(w *spec.Wishes, got *policy.Resolved, e *Exec) error {
+// deniedBy says what a profile does with a setting of a run.
+func deniedBy(profile, field, value, rule string, args ...any) error {
+	return &policy.DeniedError{Field: field, Value: value, Rule: fmt.Sprintf("the profile %q ", profile) + fmt.Sprintf(rule, args...)}
+}
+
+// exactly refuses a run whose box would be another than it asks for.
+func exactly(w *spec.Wishes, got *policy.Resolved) error {
 	denied := func(field, value, rule string, args ...any) error {
-		return &policy.DeniedError{Field: field, Value: value, Rule: fmt.Sprintf("the profile %q ", got.Profile) + fmt.Sprintf(rule, args...)}
+		return &BoxError{deniedBy(got.Profile, field, value, rule, args...)}
 	}
 	if len(got.Overridden) > 0 {
 		return denied(got.Overridden[0], "as asked", "locks another value")
@@ -137,13 +153,18 @@ func (m *Manager) exactly(w *spec.Wishes, got *policy.Resolved, e *Exec) error {
 			return denied(t.Name, t.Text(a), "gives %s", t.Text(b))
 		}
 	}
+	return nil
+}
+
+// timeoutOf refuses a run that would get another timeout than it asks for. It completes e.
+func (m *Manager) timeoutOf(got *policy.Resolved, e *Exec) error {
 	if e.Timeout == 0 {
 		if got.TimeoutCap > 0 {
-			return denied("timeout", spec.None, "has a cap of %s: set a timeout", got.TimeoutCap)
+			return deniedBy(got.Profile, "timeout", spec.None, "has a cap of %s: set a timeout", got.TimeoutCap)
 		}
 		e.noTimeout = true
 	} else if most := m.policy.Timeout(*got, e.Timeout); most != e.Timeout {
-		return denied("timeout", spec.Duration(e.Timeout).String(), "has a cap of %s", spec.Duration(most))
+		return deniedBy(got.Profile, "timeout", spec.Duration(e.Timeout).String(), "has a cap of %s", spec.Duration(most))
 	}
 	return nil
 }
