@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -21,8 +24,11 @@ import (
 const RunProfile = policy.RunProfile
 
 // maxTidying bounds the runs that have been answered and are still being removed. Above it, a run is
-// removed before its answer, so that a client that runs commands in a loop does not outrun the removals.
+// removed before its answer if that takes no longer than tidyPatience, so that a client that runs commands in a loop does not outrun the removals.
 const maxTidying = 8
+
+// tidyPatience bounds how long an answer waits for the removal of its run, and a run for those of runs before it.
+const tidyPatience = 3 * time.Second
 
 // runWishes are what a run may ask for, by their names in Go.
 var runWishes = []string{"Profile", "Image", "Engine", "Isolation", "Require", "WritableRoot", "TmpSize", "UpperSize", "User", "Env", "Hostname", "Name", "Labels"}
@@ -65,6 +71,9 @@ func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec)
 	}
 	none, off := spec.None, false
 	r.WorkspaceMode, r.Network = &none, &off
+	if strict := true; r.Require == nil {
+		r.Require = &strict // whatever the profile has: no weaker wall unless the request accepts it
+	}
 	key, a, err := m.resolve(c, Key{tenant, "run-" + strings.ToLower(rand.Text()[:20])}, &r)
 	if err != nil {
 		return key, nil, &BoxError{err}
@@ -153,6 +162,9 @@ func exactly(w *spec.Wishes, got *policy.Resolved) error {
 			return denied(t.Name, t.Text(a), "gives %s", t.Text(b))
 		}
 	}
+	if got.MaxLifetime > 0 {
+		return denied("profile", spec.Quote(got.Profile), "ends its sessions after %s (max_lifetime), and a run has no such end: use another profile", got.MaxLifetime)
+	}
 	return nil
 }
 
@@ -197,25 +209,64 @@ func (m *Manager) endRun(c Caller, key Key) {
 				m.report(key, "", "removing the box of a run: "+err.Error())
 			}
 		}
-	case m.tidyLater(func() { s.teardown(r) }):
+	case m.tidyLater(s, r):
 	default:
-		s.teardown(r)
+		select { // the result is known, and must not wait for ever
+		case <-s.removed:
+		case <-s.stumbled:
+		case <-time.After(tidyPatience):
+		case <-m.ctx.Done():
+		}
 	}
 }
 
-// tidyLater calls remove in the background, unless many removals are under way.
-func (m *Manager) tidyLater(remove func()) bool {
+// tidyLater removes a run in the background, and reports whether its answer need not wait for that.
+func (m *Manager) tidyLater(s *session, r removal) (free bool) {
 	select {
 	case m.tidying <- struct{}{}:
+		free = true
 	default:
-		return false
 	}
-	begun := m.spawn(func() {
-		defer func() { <-m.tidying }()
-		remove()
-	})
-	if !begun {
-		<-m.tidying
+	m.tidied.begin(s.key.Tenant)
+	remove := func() {
+		s.teardown(r)
+		m.tidied.end(s.key.Tenant)
+		if free {
+			<-m.tidying
+		}
 	}
-	return begun
+	if !m.spawn(remove) {
+		remove() // closing: it ends at once
+	}
+	return free
+}
+
+// tidied counts the runs that are being removed.
+type tidied struct {
+	mu    sync.Mutex
+	under map[string]int // by tenant; no entry means none
+	ended chan struct{}  // closed and replaced when a removal has ended
+}
+
+func (t *tidied) begin(tenant string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.under[tenant]++
+}
+
+func (t *tidied) end(tenant string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.under[tenant]--; t.under[tenant] == 0 {
+		delete(t.under, tenant)
+	}
+	close(t.ended)
+	t.ended = make(chan struct{})
+}
+
+// look returns the number of removals by tenant, and a channel that is closed when the next one has ended.
+func (t *tidied) look() (under map[string]int, ended <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.under), t.ended
 }
