@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,11 +11,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 	"golang.org/x/sys/unix"
 )
 
@@ -278,4 +281,63 @@ func TestRunOutputLimit(t *testing.T) {
 			t.Errorf("%s: %+v", what, e)
 		}
 	}
+}
+
+// TestRunRefusals: a refusal of a run with descriptors is counted like any other, whether it comes before the
+// descriptors or after them.
+func TestRunRefusals(t *testing.T) {
+	f := serve(t, func(_ *Options, c *policy.Config) { c.TenantDefaults.Sessions = 1 })
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	ensure(t, f.client(), "a")
+	conn, _ := f.upgrade(`{"argv":["true"]}`)
+	pass(t, conn, "\x00", null, null)
+	if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeQuota {
+		t.Errorf("over the quota: %+v", e)
+	}
+	const line = `boxd_quota_refusals_total{quota="sessions",scope="tenant"} 1`
+	if _, body := f.raw("GET", "/metrics", scraperToken, ""); !strings.Contains(string(body), line) {
+		t.Errorf("the metrics lack %s", line)
+	}
+
+	var waiting []*net.UnixConn
+	for range f.accepts.most {
+		conn, _ := f.upgrade(`{"argv":["true"]}`)
+		waiting = append(waiting, conn)
+	}
+	if _, status := f.upgrade(`{"argv":["true"]}`); !strings.HasPrefix(status, "HTTP/1.1 429 ") {
+		t.Errorf("one more than may be accepted at once: %s", status)
+	}
+	for _, conn := range waiting {
+		conn.Close()
+	}
+}
+
+// TestDrainRuns: a run that does not end, whatever is done to it, does not keep the daemon from ending.
+func TestDrainRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base, cancel := context.WithCancel(t.Context())
+		s := &Server{runConns: map[net.Conn]struct{}{}, streams: base, base: base, cancel: cancel}
+		conn, client := net.Pipe()
+		if !s.beginRun() {
+			t.Fatal("no run may begin")
+		}
+		forget := s.keepRun(conn)
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := s.drainRuns(ctx); err == nil || !strings.HasPrefix(err.Error(), "1 runs") || base.Err() == nil {
+			t.Errorf("%v", err)
+		}
+		if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("its connection: %v", err)
+		}
+		forget()
+		s.runs.Done()
+		if err := s.drainRuns(ctx); err != nil {
+			t.Errorf("once it has ended: %v", err)
+		}
+	})
 }

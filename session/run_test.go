@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -182,7 +183,7 @@ func TestRunRefused(t *testing.T) {
 func TestRunAnswered(t *testing.T) {
 	b := open(t)
 	b.host.SetHook(func(_ context.Context, op, _ string) error {
-		if op == "remove" {
+		if op == "remove" || op == "discard" {
 			return errors.New("the box does not go")
 		}
 		return nil
@@ -205,6 +206,8 @@ func TestRunQuota(t *testing.T) {
 	b.policy.TenantDefaults.Sessions = 1
 	b.start()
 	second := make(chan struct{})
+	release := sync.OnceFunc(func() { close(second) })
+	defer release()
 	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "remove" {
 			<-second
@@ -224,7 +227,7 @@ func TestRunQuota(t *testing.T) {
 	if err := run(gone); !errors.Is(err, policy.ErrQuota) {
 		t.Errorf("a caller that does not wait: %v", err)
 	}
-	close(second)
+	release()
 	must(t, <-done)
 	b.eventually("the end of all", func() bool { return len(b.List("")) == 0 })
 	b.ensure(keyA, policy.Request{})
