@@ -99,7 +99,7 @@ func (c *call) runWithDescriptors(tenant string, r policy.Request, e session.Exe
 		return refuse(apitypes.CodeInvalid, "stdin", "stdin: must be absent if descriptors are passed")
 	}
 	e.NoOutputLimit = true // nothing is kept in this process
-	if err := c.s.opt.Sessions.CheckRun(c.caller(), tenant, r, e); err != nil {
+	if err := c.s.opt.Sessions.AdmitRun(c.r.Context(), c.caller(), tenant, r, &e); err != nil {
 		return explain(err)
 	}
 	if !c.s.beginRun() {

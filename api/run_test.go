@@ -283,8 +283,8 @@ func TestRunOutputLimit(t *testing.T) {
 	}
 }
 
-// TestRunRefusals: a refusal of a run with descriptors is counted like any other, whether it comes before the
-// descriptors or after them.
+// TestRunRefusals: a run with descriptors that is over a quota or a rate is refused before the descriptors come if that
+// is known by then, and counted like any other. The rate counts it once.
 func TestRunRefusals(t *testing.T) {
 	f := serve(t, func(_ *Options, c *policy.Config) { c.TenantDefaults.Sessions = 1 })
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -292,17 +292,23 @@ func TestRunRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
+	late, _ := f.upgrade(`{"argv":["true"]}`)
 	ensure(t, f.client(), "a")
-	conn, _ := f.upgrade(`{"argv":["true"]}`)
-	pass(t, conn, "\x00", null, null)
-	if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeQuota {
-		t.Errorf("over the quota: %+v", e)
+	pass(t, late, "\x00", null, null)
+	if e := runEnd(t, late); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeQuota {
+		t.Errorf("over the quota since: %+v", e)
 	}
-	const line = `boxd_quota_refusals_total{quota="sessions",scope="tenant"} 1`
+	if _, status := f.upgrade(`{"argv":["true"]}`); !strings.HasPrefix(status, "HTTP/1.1 429 ") {
+		t.Errorf("over the quota: %s", status)
+	}
+	const line = `boxd_quota_refusals_total{quota="sessions",scope="tenant"} 2`
 	if _, body := f.raw("GET", "/metrics", scraperToken, ""); !strings.Contains(string(body), line) {
 		t.Errorf("the metrics lack %s", line)
 	}
 
+	if err := f.client().Remove(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
 	var waiting []*net.UnixConn
 	for range f.accepts.most {
 		conn, _ := f.upgrade(`{"argv":["true"]}`)

@@ -63,8 +63,10 @@ func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec)
 			return ExecResult{}, err
 		}
 	}
-	if err := m.admitRun(c, key, a); err != nil {
-		return ExecResult{}, err
+	if !e.admitted {
+		if err := m.admitRun(c, key, a); err != nil {
+			return ExecResult{}, err
+		}
 	}
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {

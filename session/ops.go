@@ -39,7 +39,8 @@ type Exec struct {
 	// is kept. OutputLimit counts as it is then, and 0 is none.
 	NoOutputLimit bool
 	// Unseen: the output does not pass through this process, so the history keeps none of it.
-	Unseen bool
+	Unseen   bool
+	admitted bool // it counts in the rates already
 	// noTimeout: a Timeout of 0 means none.
 	noTimeout bool
 	// KeepBackground leaves processes running that outlive the command.

@@ -33,10 +33,25 @@ const tidyPatience = 3 * time.Second
 // runWishes are what a run may ask for, by their names in Go.
 var runWishes = []string{"Profile", "Image", "Engine", "Isolation", "Require", "WritableRoot", "TmpSize", "UpperSize", "User", "Env", "Hostname", "Name", "Labels"}
 
-// CheckRun decides whether tenant may have the run of r and e. It makes nothing.
-func (m *Manager) CheckRun(c Caller, tenant string, r policy.Request, e Exec) error {
-	_, _, err := m.resolveRun(c, tenant, r, &e)
-	return err
+// AdmitRun decides whether tenant may have the run of r and e, which [Manager.Run] gets next, and counts it in the rates
+// of commands. It makes nothing and reserves nothing: Run may still find a quota full. ctx bounds the waiting.
+func (m *Manager) AdmitRun(ctx context.Context, c Caller, tenant string, r policy.Request, e *Exec) error {
+	checked := *e
+	key, a, err := m.resolveRun(c, tenant, r, &checked)
+	if err != nil {
+		return err
+	}
+	if err := m.admitRun(c, key, a); err != nil {
+		return err
+	}
+	release, err := m.reserveBox(ctx, tenant, a)
+	if err != nil {
+		m.deny(c, key, "create", err)
+		return err
+	}
+	release()
+	e.admitted = true
+	return nil
 }
 
 // Run runs one command in a new box and removes the box, in the background unless many are being

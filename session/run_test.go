@@ -267,3 +267,19 @@ func TestRunProfile(t *testing.T) {
 		t.Errorf("a profile with an end: %v", err)
 	}
 }
+
+// TestRunAdmitted: a run that was admitted counts once in the rate of commands.
+func TestRunAdmitted(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Rates: policy.Rates{Execs: 0.001, ExecsBurst: 2}}}
+	b.start()
+	for range 2 {
+		e := Exec{Args: []string{"true"}}
+		must(t, b.AdmitRun(ctx, me, "t", policy.Request{}, &e))
+		_, err := b.Run(ctx, me, "t", policy.Request{}, e)
+		must(t, err)
+	}
+	if err := b.AdmitRun(ctx, me, "t", policy.Request{}, &Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrRate) {
+		t.Errorf("the third: %v", err)
+	}
+}
