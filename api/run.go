@@ -20,7 +20,6 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
-	"golang.org/x/sys/unix"
 )
 
 // A client on the Unix socket can pass the descriptors of the command with its request:
@@ -257,7 +256,7 @@ func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 	}
 	for i, f := range files {
 		n := 3 - len(files) + i
-		if !fdkind.IsPassable(f, n) || isFUSE(f) {
+		if !fdkind.IsPassable(f, n) || fdkind.IsFUSE(f) {
 			return nil, refuse(apitypes.CodeInvalid, "Upgrade", "descriptor %d: must be a pipe or /dev/null, or for 0 a file opened for reading only, not of a FUSE file system", n)
 		}
 	}
@@ -286,16 +285,6 @@ func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 		f.Close() // or the reader would find no end before the command's
 	}
 	return carried, nil
-}
-
-// isFUSE reports whether f is a file whose close(2) asks a server, which a client may have written. This asks it, too.
-func isFUSE(f *os.File) bool {
-	st, err := linux.Fstat(f)
-	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return err != nil
-	}
-	fs, err := linux.Fstatfs(f)
-	return err != nil || fs.Type == unix.FUSE_SUPER_MAGIC
 }
 
 // onlyWriter hides that a writer is a file, which would be passed to the command itself, so that nobody could

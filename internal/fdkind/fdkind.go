@@ -27,6 +27,17 @@ func IsPassable(f *os.File, n int) bool {
 	return isNull(&st)
 }
 
+// IsFUSE reports whether f is a regular file of a FUSE file system, whose server close(2) asks; so does this, and may
+// wait for it. Of a file of which nothing can be found out it reports true.
+func IsFUSE(f *os.File) bool {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return err != nil
+	}
+	var fs unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &fs) != nil || fs.Type == unix.FUSE_SUPER_MAGIC
+}
+
 // IsNull reports whether f is /dev/null.
 func IsNull(f *os.File) bool {
 	var st unix.Stat_t
