@@ -26,6 +26,7 @@ type fakeEngine struct {
 	boxes   map[string]*fakeBox
 	volumes []engine.Volume
 	sick    error        // what Health and Create say
+	waits   atomic.Bool  // for the reader of a command's output, without a bound, as a real engine does
 	killed  chan string  // arguments of commands whose context ended
 	old     atomic.Bool  // boxes cannot unpack
 	stalls  atomic.Bool  // file operations never end
@@ -159,6 +160,9 @@ func (b *fakeBox) Start(ctx context.Context, c engine.Command) (engine.Process, 
 		return noProcess{}, nil
 	}
 	cmd := command(c)
+	if b.engine.waits.Load() {
+		cmd.WaitDelay = 0
+	}
 	if c.Builtin == engine.BuiltinFiles && c.Args[0] == "unpack" && b.engine.old.Load() {
 		cmd.Args[1] = "unheard-of"
 	}

@@ -43,6 +43,10 @@ const descriptorTime = 5 * time.Second
 // maxRunSignal bounds a line of a client.
 const maxRunSignal = 4 << 10
 
+// maxAccepts bounds the runs of one tenant, less an eighth as all places of a share, whose descriptors are being
+// accepted: a descriptor of a FUSE file system can make fstat(2) and close(2) wait for its server for ever.
+const maxAccepts = 256
+
 // runOnce runs one command in a box of its own.
 func (c *call) runOnce() error {
 	var q apitypes.RunRequest
@@ -58,7 +62,12 @@ func (c *call) runOnce() error {
 	if err != nil {
 		return err
 	}
-	explain := func(err error) error { return inBox(commandError(err, q.Argv)) }
+	explain := func(err error) error {
+		if box, ok := err.(*session.BoxError); ok {
+			return inBox(box.Err)
+		}
+		return commandError(err, q.Argv)
+	}
 	request := policy.Request{Wishes: q.Box}
 	if strings.EqualFold(c.r.Header.Get("Upgrade"), runProtocol) {
 		return c.runWithDescriptors(tenant, request, e, explain)
@@ -70,21 +79,13 @@ func (c *call) runOnce() error {
 
 // inBox names a refused setting of the box as in the request.
 func inBox(err error) error {
-	if bad, ok := err.(*engine.FieldError); ok && isBoxField(bad.Field) {
-		named := *bad
-		named.Field = "box." + bad.Field
-		return &named
+	switch bad := err.(type) {
+	case *engine.FieldError:
+		return &engine.FieldError{Field: "box." + bad.Field, Value: bad.Value, Rule: bad.Rule}
+	case *policy.DeniedError:
+		return &policy.DeniedError{Field: "box." + bad.Field, Value: bad.Value, Rule: bad.Rule}
 	}
 	return err
-}
-
-// isBoxField reports whether a field belongs to the box of a run and not to its command.
-func isBoxField(field string) bool {
-	switch field, _, _ := strings.Cut(field, "["); field {
-	case "argv", "shell", "env", "cwd", "stdin", "stdin_base64", "timeout", "grace", "output_limit":
-		return false
-	}
-	return true
 }
 
 // runWithDescriptors is runOnce for a client that passes descriptors.
@@ -97,19 +98,25 @@ func (c *call) runWithDescriptors(tenant string, r policy.Request, e session.Exe
 		return refuse(apitypes.CodeInvalid, "stdin", "stdin: must be absent if descriptors are passed")
 	}
 	e.NoOutputLimit = true // nothing is kept in this process
-	if err := c.s.opt.Sessions.CheckRun(c.caller(), tenant, r, e); err != nil {
+	if err := c.s.opt.Sessions.AdmitRun(c.r.Context(), c.caller(), tenant, r, &e); err != nil {
 		return explain(err)
 	}
 	if !c.s.beginRun() {
 		return session.ErrClosed
 	}
 	defer c.s.runs.Done()
+	if !c.s.accepts.takePlace(tenant) {
+		return refuse(apitypes.CodeTooManyConnections, "", "the descriptors of %d runs of this tenant are being accepted: wait for one of them", c.s.accepts.most)
+	}
+	accepted := sync.OnceFunc(func() { c.s.accepts.freePlace(tenant) })
+	defer accepted()
 	conn, rw, err := c.w.Hijack()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	run := &descriptorRun{conn: conn.(*net.UnixConn)}
+	defer c.s.keepRun(conn)()
+	run := &descriptorRun{conn: conn.(*net.UnixConn), accepted: accepted}
 	end := func() apitypes.RunEnd {
 		if rw.Reader.Buffered() > 0 {
 			p := c.problem(refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: bytes came before the answer", runProtocol))
@@ -144,17 +151,50 @@ func (s *Server) beginRun() bool {
 	return true
 }
 
-// drainRuns waits for the runs. When ctx ends, it cancels them.
-func (s *Server) drainRuns(ctx context.Context) {
-	stop := context.AfterFunc(ctx, s.cancel)
-	defer stop()
-	s.runs.Wait()
+// drainRuns waits for the runs. When ctx ends, it cancels them and waits once more; then it closes the connections of
+// those that are left.
+func (s *Server) drainRuns(ctx context.Context) error {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.runs.Wait()
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+	}
+	s.cancel()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(lastWait):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.runConns {
+		conn.Close()
+	}
+	return fmt.Errorf("%d runs with descriptors of their clients have not ended within %s: their connections are closed", len(s.runConns), lastWait)
+}
+
+// keepRun notes the connection of a run for drainRuns, until the function that it returns is called.
+func (s *Server) keepRun(conn net.Conn) (forget func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runConns[conn] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.runConns, conn)
+	}
 }
 
 // descriptorRun is a run whose client passes descriptors.
 type descriptorRun struct {
-	conn    *net.UnixConn
-	started bool // the program runs, or has run
+	conn     *net.UnixConn
+	accepted func() // is called once nothing of its descriptors can wait for a client's file system
+	started  bool   // the program runs, or has run
 
 	mu       sync.Mutex
 	process  engine.Process // nil before it runs
@@ -177,15 +217,16 @@ func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResu
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	carried, err := take(files, e)
+	defer linux.CloseAll(carried)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() {
+	d.accepted()
+	e.Interrupt = func() {
 		for _, f := range carried {
 			f.SetWriteDeadline(time.Unix(1, 0)) // or a reader that has stopped would hold the command
 		}
-	})
-	defer stop()
+	}
 	e.Started = func(p engine.Process) { d.start(p) }
 	listened := make(chan struct{})
 	go func() {
@@ -206,16 +247,17 @@ func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResu
 	return &result, nil
 }
 
-// take makes files the streams of e. Those that this process writes to itself, because it counts the bytes, are
-// returned.
+// take makes files the streams of e. Where this process writes itself, because it counts the bytes, it does so through
+// files of its own, which it returns, also beside an error: the client can make its own open file description
+// block, and must not find it changed.
 func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 	if len(files) == 1 {
 		return nil, refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: must pass two or three descriptors, not one", runProtocol)
 	}
 	for i, f := range files {
 		n := 3 - len(files) + i
-		if !fdkind.IsPassable(f, n) {
-			return nil, refuse(apitypes.CodeInvalid, "Upgrade", "descriptor %d: must be a pipe or /dev/null, or for 0 a file opened for reading only", n)
+		if !fdkind.IsPassable(f, n) || fdkind.IsFUSE(f) {
+			return nil, refuse(apitypes.CodeInvalid, "Upgrade", "descriptor %d: must be a pipe or /dev/null, or for 0 a file opened for reading only, not of a FUSE file system", n)
 		}
 	}
 	if len(files) == 3 {
@@ -226,16 +268,22 @@ func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 		e.Stdout, e.Stderr, e.Unseen = out[0], out[1], true
 		return nil, nil
 	}
-	for i, f := range out {
-		pollable, err := linux.DupNonblocking(f)
-		if err != nil {
-			return nil, err
+	for i, w := range []*io.Writer{&e.Stdout, &e.Stderr} {
+		if fdkind.IsNull(out[i]) {
+			*w = io.Discard
+			continue
 		}
-		carried = append(carried, pollable)
-		f.Close()
-		files[len(files)-2+i] = pollable // closed by the owner of files
+		own, err := linux.ReopenPipe(out[i])
+		if err != nil {
+			return carried, &refusal{code: apitypes.CodeInvalid, field: "output_limit", err: err,
+				detail: fmt.Sprintf("output_limit: descriptor %d must be /dev/null or a pipe that the daemon can open for writing: %v", i+1, err)}
+		}
+		carried = append(carried, own)
+		*w = onlyWriter{own}
 	}
-	e.Stdout, e.Stderr = onlyWriter{carried[0]}, onlyWriter{carried[1]}
+	for _, f := range out {
+		f.Close() // or the reader would find no end before the command's
+	}
 	return carried, nil
 }
 

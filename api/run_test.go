@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,11 +11,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,6 +41,19 @@ func TestRun(t *testing.T) {
 		_, err := c.Run(ctx, q)
 		if e, ok := err.(*client.Error); !ok || e.Field != field {
 			t.Errorf("%s: %v", field, err)
+		}
+	}
+	for field, q := range map[string]apitypes.RunRequest{
+		"box.env":    {Argv: []string{"x"}, Box: apitypes.SessionSpec{Env: map[string]string{"": "x"}}},
+		"env":        {Argv: []string{"x"}, Env: map[string]string{"=": "x"}},
+		"box.memory": {Argv: []string{"x"}, Box: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(1 << 40))}}},
+		"box.pids":   {Argv: []string{"x"}, Box: apitypes.SessionSpec{Profile: "execution"}}, // which gives another value
+		"timeout":    {Argv: []string{"x"}, Box: apitypes.SessionSpec{Profile: "default"}},
+	} {
+		_, err := c.Run(ctx, q)
+		e, ok := err.(*client.Error)
+		if name, _, _ := strings.Cut(fmt.Sprint(err), "["); !ok || e.Field != field && !strings.HasPrefix(e.Field, field+"[") {
+			t.Errorf("%s: %v, %q, field %q", field, err, name, e.Field)
 		}
 	}
 	if _, err := c.Run(ctx, apitypes.RunRequest{Argv: []string{"no-such-program"}}); !client.IsCode(err, apitypes.CodeProgramNotFound) {
@@ -191,4 +207,143 @@ func TestRunWithDescriptors(t *testing.T) {
 	if resp.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("over TCP: %s", resp.Status)
 	}
+}
+
+// TestRunOutputLimit: the daemon counts the bytes through a description of its own. The client's stays as it is, and a
+// client that reads nothing holds its command only until somebody ends it.
+func TestRunOutputLimit(t *testing.T) {
+	f := serve(t, nil)
+	f.engine.waits.Store(true)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	conn, _ := f.upgrade(`{"shell":"echo x; exit 3","output_limit":"1M"}`)
+	pass(t, conn, "\x00", null, null)
+	if e := runEnd(t, conn); e.Result == nil || e.Result.Status != 3 {
+		t.Errorf("/dev/null: %+v", e)
+	}
+
+	for what, end := range map[string]func(conn *net.UnixConn){
+		"removal": func(*net.UnixConn) {
+			list, err := f.client().Sessions(t.Context())
+			if err != nil || len(list) != 1 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			if err := f.client().Remove(t.Context(), list[0].ID); err != nil {
+				t.Error(err)
+			}
+		},
+		"cancel": func(conn *net.UnixConn) { io.WriteString(conn, `{"cancel":true}`+"\n") },
+	} {
+		var ends [2]int
+		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil { // its descriptions block
+			t.Fatal(err)
+		}
+		read, write := os.NewFile(uintptr(ends[0]), "read"), os.NewFile(uintptr(ends[1]), "write")
+		defer read.Close()
+		defer write.Close()
+		conn, _ := f.upgrade(`{"shell":"echo begun; head -c 1000000 /dev/zero; sleep 73","output_limit":"1M"}`)
+		pass(t, conn, "\x00", write, null)
+		if _, err := io.ReadFull(read, make([]byte, len("begun\n"))); err != nil {
+			t.Fatal(err)
+		}
+		for room := []unix.PollFd{{Fd: int32(ends[1]), Events: unix.POLLOUT}}; ; { // until the pipe is full
+			if n, err := unix.Poll(room, 0); err == nil && n == 0 {
+				break
+			}
+		}
+		if flags, err := unix.FcntlInt(uintptr(ends[1]), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
+			t.Errorf("%s: the client's description has flags %#x, %v", what, flags, err)
+		}
+		end(conn)
+		if e := runEnd(t, conn); (e.Error == nil) != (what == "cancel") {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+
+	// The daemon writes only where the client could write.
+	fifo := t.TempDir() + "/fifo"
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	named, err := os.OpenFile(fifo, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Close()
+	read, _ := pipes(t)
+	for what, file := range map[string]*os.File{"a named pipe": named, "the end to read": read} {
+		conn, _ := f.upgrade(`{"argv":["echo","x"],"output_limit":"1M"}`)
+		pass(t, conn, "\x00", null, file)
+		if e := runEnd(t, conn); e.Error == nil || e.Started || e.Error.Field != "output_limit" {
+			t.Errorf("%s: %+v", what, e)
+		}
+	}
+}
+
+// TestRunRefusals: a run with descriptors that is over a quota or a rate is refused before the descriptors come if that
+// is known by then, and counted like any other. The rate counts it once.
+func TestRunRefusals(t *testing.T) {
+	f := serve(t, func(_ *Options, c *policy.Config) { c.TenantDefaults.Sessions = 1 })
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	late, _ := f.upgrade(`{"argv":["true"]}`)
+	ensure(t, f.client(), "a")
+	pass(t, late, "\x00", null, null)
+	if e := runEnd(t, late); e.Error == nil || e.Started || e.Error.Code != apitypes.CodeQuota {
+		t.Errorf("over the quota since: %+v", e)
+	}
+	if _, status := f.upgrade(`{"argv":["true"]}`); !strings.HasPrefix(status, "HTTP/1.1 429 ") {
+		t.Errorf("over the quota: %s", status)
+	}
+	const line = `boxd_quota_refusals_total{quota="sessions",scope="tenant"} 2`
+	if _, body := f.raw("GET", "/metrics", scraperToken, ""); !strings.Contains(string(body), line) {
+		t.Errorf("the metrics lack %s", line)
+	}
+
+	if err := f.client().Remove(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	var waiting []*net.UnixConn
+	for range f.accepts.most {
+		conn, _ := f.upgrade(`{"argv":["true"]}`)
+		waiting = append(waiting, conn)
+	}
+	if _, status := f.upgrade(`{"argv":["true"]}`); !strings.HasPrefix(status, "HTTP/1.1 429 ") {
+		t.Errorf("one more than may be accepted at once: %s", status)
+	}
+	for _, conn := range waiting {
+		conn.Close()
+	}
+}
+
+// TestDrainRuns: a run that does not end, whatever is done to it, does not keep the daemon from ending.
+func TestDrainRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base, cancel := context.WithCancel(t.Context())
+		s := &Server{runConns: map[net.Conn]struct{}{}, streams: base, base: base, cancel: cancel}
+		conn, client := net.Pipe()
+		if !s.beginRun() {
+			t.Fatal("no run may begin")
+		}
+		forget := s.keepRun(conn)
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := s.drainRuns(ctx); err == nil || !strings.HasPrefix(err.Error(), "1 runs") || base.Err() == nil {
+			t.Errorf("%v", err)
+		}
+		if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("its connection: %v", err)
+		}
+		forget()
+		s.runs.Done()
+		if err := s.drainRuns(ctx); err != nil {
+			t.Errorf("once it has ended: %v", err)
+		}
+	})
 }

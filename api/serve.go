@@ -200,7 +200,7 @@ func (c *call) checkQuery() error {
 // happened: a caller that keeps asking must not fill the log.
 var failures = []string{apitypes.CodeInternal, apitypes.CodeStorage, apitypes.CodeEngineUnavailable, apitypes.CodeTimeout}
 
-// problem returns err in the form of RFC 9457 for this call, and logs it if it is a failure of the daemon.
+// problem returns err in the form of RFC 9457 for this call. It counts refusals, and logs failures of the daemon.
 func (c *call) problem(err error) apitypes.Problem {
 	p := problemOf(err, c.id)
 	if p.Code == apitypes.CodeInternal && c.who.Role == Admin {
@@ -208,6 +208,12 @@ func (c *call) problem(err error) apitypes.Problem {
 	}
 	if slices.Contains(failures, p.Code) {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))
+	}
+	switch p.Code {
+	case apitypes.CodeQuota:
+		c.s.metrics.quotaRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
+	case apitypes.CodeRate:
+		c.s.metrics.rateRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
 	}
 	return p
 }
@@ -219,12 +225,6 @@ func (c *call) fail(err error) {
 		c.vanished = true // the client has gone
 	}
 	p := c.problem(err)
-	if p.Code == apitypes.CodeQuota {
-		c.s.metrics.quotaRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
-	}
-	if p.Code == apitypes.CodeRate {
-		c.s.metrics.rateRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
-	}
 	if c.w.started() {
 		panic(http.ErrAbortHandler)
 	}

@@ -124,7 +124,9 @@ type Server struct {
 	mu      sync.Mutex
 	servers []*http.Server
 
-	runs sync.WaitGroup // whose clients have passed descriptors; with mu while streams has not ended
+	runs     sync.WaitGroup        // whose clients pass descriptors; with mu while streams has not ended
+	runConns map[net.Conn]struct{} // of runs
+	accepts  *share                // of one tenant, of the runs whose descriptors are being accepted
 
 	insideOnce sync.Once
 	inside     *inside // nil: no door has connected, or the server was shut down before
@@ -150,6 +152,7 @@ func New(o Options) *Server {
 		loggingIn: make(chan struct{}, maxLogins), requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays), previewShare: newShare(o.MaxConnections),
 		previewing: make(chan struct{}, o.MaxConnections),
 		histories:  make(chan struct{}, maxHistories), historyShare: newShare(maxHistories),
+		runConns: map[net.Conn]struct{}{}, accepts: newShare(maxAccepts),
 		outputs: budget.New(maxOutputBytes, tenantOutputBytes),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
@@ -228,7 +231,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for i, srv := range servers {
 		wg.Go(func() { errs[i] = drain(ctx, srv, s.cancel) })
 	}
-	wg.Go(func() { s.drainRuns(ctx) })
+	wg.Go(func() { errs[len(servers)] = s.drainRuns(ctx) })
 	wg.Go(s.hubs.close)
 	s.ports.Close() // a page may load for ever
 	wg.Wait()

@@ -72,7 +72,9 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	if err := s.m.named.checkThere(b.Mounts); err != nil {
 		return nil, err
 	}
-	b.Zygotes = s.m.policy.Zygotes(r)
+	if !s.once { // a run asks for none, and its box ends before one could help
+		b.Zygotes = s.m.policy.Zygotes(r)
+	}
 	order, err := s.m.policy.Engines(r) // the configuration may have changed since the last box
 	if err != nil {
 		return nil, err

@@ -67,7 +67,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		s.m.deny(c, s.key, "create", err)
 		return err
 	}
-	release, err := s.m.ledger.Reserve(s.key.Tenant, boxUse(a.resolved))
+	release, err := s.m.reserveBox(ctx, s.key.Tenant, a)
 	if err != nil {
 		s.m.deny(c, s.key, "create", err)
 		return err
@@ -140,6 +140,26 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 	}
 	undo.Release()
 	return nil
+}
+
+// reserveBox reserves what a session of a counts. A run waits for a while for runs that have been answered: their
+// clients take them for ended, but they count until they have been removed.
+func (m *Manager) reserveBox(ctx context.Context, tenant string, a *asked) (release func(), err error) {
+	patience, cancel := context.WithTimeout(ctx, tidyPatience)
+	defer cancel()
+	for {
+		under, ended := m.tidied.look()
+		release, err := m.ledger.Reserve(tenant, boxUse(a.resolved))
+		full, ok := errors.AsType[*policy.QuotaError](err)
+		if !ok || !a.once || len(under) == 0 || full.Tenant != "" && under[full.Tenant] == 0 {
+			return release, err
+		}
+		select {
+		case <-ended:
+		case <-patience.Done():
+			return nil, err
+		}
+	}
 }
 
 // boxUse returns what a session of r counts in quotas while it exists.

@@ -63,8 +63,10 @@ func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec)
 			return ExecResult{}, err
 		}
 	}
-	if err := m.admitRun(c, key, a); err != nil {
-		return ExecResult{}, err
+	if !e.admitted {
+		if err := m.admitRun(c, key, a); err != nil {
+			return ExecResult{}, err
+		}
 	}
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
@@ -87,6 +89,9 @@ func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec)
 	defer stop()
 	ctx, ended := u.s.commandContext(ctx)
 	defer ended()
+	if e.Interrupt != nil {
+		defer context.AfterFunc(ctx, e.Interrupt)()
+	}
 	if err := u.recordError(); err != nil { // it may have become known meanwhile
 		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}

@@ -56,6 +56,7 @@ type Manager struct {
 	closing   bool // nothing new begins
 	joined    bool // Close waits for wg, so nothing may be added to it
 
+	tidied  tidied
 	tidying chan struct{} // holds a token for each run that is being removed in the background
 	reapers chan struct{} // holds a token for each expired session that is being removed
 	wake    chan struct{} // signals that the first deadline has changed

@@ -111,6 +111,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		sensitive:  sensitivity{volumes: map[string]spec.Sensitive{}, paths: map[string]sensitiveRecord{}, copies: map[copying]int{}},
 		publishing: publishing{taken: map[int]*session{}},
 		portWatch:  portWatch{wake: make(chan struct{}, 1), watchers: map[string]int{}, due: map[*session]bool{}},
+		tidied:     tidied{under: map[string]int{}, ended: make(chan struct{})},
 		tidying:    make(chan struct{}, maxTidying), reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())

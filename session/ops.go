@@ -39,7 +39,8 @@ type Exec struct {
 	// is kept. OutputLimit counts as it is then, and 0 is none.
 	NoOutputLimit bool
 	// Unseen: the output does not pass through this process, so the history keeps none of it.
-	Unseen bool
+	Unseen   bool
+	admitted bool // it counts in the rates already
 	// noTimeout: a Timeout of 0 means none.
 	noTimeout bool
 	// KeepBackground leaves processes running that outlive the command.
@@ -50,6 +51,9 @@ type Exec struct {
 	// Started, if not nil, is called once when the program runs, with its handle for
 	// signals and window sizes; it must not call Wait.
 	Started func(engine.Process)
+	// Interrupt, if not nil, is called when the command is canceled, by whomever: ctx has ended, or the session is
+	// being removed. A Write to Stdout or Stderr that waits for a reader must return then, or Exec does not.
+	Interrupt func()
 	// Ended, if not nil, is called when the command has ended, with the result and the
 	// timeout that applied, before the end is recorded. Exec may still fail after that.
 	Ended func(ExecResult)

@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -21,16 +24,34 @@ import (
 const RunProfile = policy.RunProfile
 
 // maxTidying bounds the runs that have been answered and are still being removed. Above it, a run is
-// removed before its answer, so that a client that runs commands in a loop does not outrun the removals.
+// removed before its answer if that takes no longer than tidyPatience, so that a client that runs commands in a loop does not outrun the removals.
 const maxTidying = 8
+
+// tidyPatience bounds how long an answer waits for the removal of its run, and a run for those of runs before it.
+const tidyPatience = 3 * time.Second
 
 // runWishes are what a run may ask for, by their names in Go.
 var runWishes = []string{"Profile", "Image", "Engine", "Isolation", "Require", "WritableRoot", "TmpSize", "UpperSize", "User", "Env", "Hostname", "Name", "Labels"}
 
-// CheckRun decides whether tenant may have the run of r and e. It makes nothing.
-func (m *Manager) CheckRun(c Caller, tenant string, r policy.Request, e Exec) error {
-	_, _, err := m.resolveRun(c, tenant, r, &e)
-	return err
+// AdmitRun decides whether tenant may have the run of r and e, which [Manager.Run] gets next, and counts it in the rates
+// of commands. It makes nothing and reserves nothing: Run may still find a quota full. ctx bounds the waiting.
+func (m *Manager) AdmitRun(ctx context.Context, c Caller, tenant string, r policy.Request, e *Exec) error {
+	checked := *e
+	key, a, err := m.resolveRun(c, tenant, r, &checked)
+	if err != nil {
+		return err
+	}
+	if err := m.admitRun(c, key, a); err != nil {
+		return err
+	}
+	release, err := m.reserveBox(ctx, tenant, a)
+	if err != nil {
+		m.deny(c, key, "create", err)
+		return err
+	}
+	release()
+	e.admitted = true
+	return nil
 }
 
 // Run runs one command in a new box and removes the box, in the background unless many are being
@@ -58,24 +79,38 @@ func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec)
 		return Key{}, nil, &engine.FieldError{Field: "args", Value: "[]", Rule: "must name a program"}
 	}
 	if err := checkRunWishes(r.Wishes); err != nil {
-		return Key{}, nil, err
+		return Key{}, nil, &BoxError{err}
 	}
 	if r.Profile == "" {
 		r.Profile = RunProfile
 	}
 	none, off := spec.None, false
 	r.WorkspaceMode, r.Network = &none, &off
+	if strict := true; r.Require == nil {
+		r.Require = &strict // whatever the profile has: no weaker wall unless the request accepts it
+	}
 	key, a, err := m.resolve(c, Key{tenant, "run-" + strings.ToLower(rand.Text()[:20])}, &r)
 	if err != nil {
+		return key, nil, &BoxError{err}
+	}
+	if err := exactly(&r.Wishes, &a.resolved); err != nil {
+		m.deny(c, key, "run", err)
 		return key, nil, err
 	}
-	if err := m.exactly(&r.Wishes, &a.resolved, e); err != nil {
+	if err := m.timeoutOf(&a.resolved, e); err != nil {
 		m.deny(c, key, "run", err)
 		return key, nil, err
 	}
 	a.once, a.resolved.AllowDegraded = true, false
 	return key, a, nil
 }
+
+// BoxError is a refusal of the box of a run, not of its command.
+type BoxError struct{ Err error }
+
+func (e *BoxError) Error() string { return e.Err.Error() }
+
+func (e *BoxError) Unwrap() error { return e.Err }
 
 // checkRunWishes refuses wishes for what a run does not have.
 func checkRunWishes(w spec.Wishes) error {
@@ -115,10 +150,15 @@ func notInRun(f reflect.StructField) error {
 	return &engine.FieldError{Field: name, Value: "given", Rule: "must be absent: a run has no such thing, a session does"}
 }
 
-// exactly refuses a run that would get anything else than it asks for. It completes e.
-func (m *Manager) exactly(w *spec.Wishes, got *policy.Resolved, e *Exec) error {
+// deniedBy says what a profile does with a setting of a run.
+func deniedBy(profile, field, value, rule string, args ...any) error {
+	return &policy.DeniedError{Field: field, Value: value, Rule: fmt.Sprintf("the profile %q ", profile) + fmt.Sprintf(rule, args...)}
+}
+
+// exactly refuses a run whose box would be another than it asks for.
+func exactly(w *spec.Wishes, got *policy.Resolved) error {
 	denied := func(field, value, rule string, args ...any) error {
-		return &policy.DeniedError{Field: field, Value: value, Rule: fmt.Sprintf("the profile %q ", got.Profile) + fmt.Sprintf(rule, args...)}
+		return &BoxError{deniedBy(got.Profile, field, value, rule, args...)}
 	}
 	if len(got.Overridden) > 0 {
 		return denied(got.Overridden[0], "as asked", "locks another value")
@@ -137,13 +177,21 @@ func (m *Manager) exactly(w *spec.Wishes, got *policy.Resolved, e *Exec) error {
 			return denied(t.Name, t.Text(a), "gives %s", t.Text(b))
 		}
 	}
+	if got.MaxLifetime > 0 {
+		return denied("profile", spec.Quote(got.Profile), "ends its sessions after %s (max_lifetime), and a run has no such end: use another profile", got.MaxLifetime)
+	}
+	return nil
+}
+
+// timeoutOf refuses a run that would get another timeout than it asks for. It completes e.
+func (m *Manager) timeoutOf(got *policy.Resolved, e *Exec) error {
 	if e.Timeout == 0 {
 		if got.TimeoutCap > 0 {
-			return denied("timeout", spec.None, "has a cap of %s: set a timeout", got.TimeoutCap)
+			return deniedBy(got.Profile, "timeout", spec.None, "has a cap of %s: set a timeout", got.TimeoutCap)
 		}
 		e.noTimeout = true
 	} else if most := m.policy.Timeout(*got, e.Timeout); most != e.Timeout {
-		return denied("timeout", spec.Duration(e.Timeout).String(), "has a cap of %s", spec.Duration(most))
+		return deniedBy(got.Profile, "timeout", spec.Duration(e.Timeout).String(), "has a cap of %s", spec.Duration(most))
 	}
 	return nil
 }
@@ -176,25 +224,64 @@ func (m *Manager) endRun(c Caller, key Key) {
 				m.report(key, "", "removing the box of a run: "+err.Error())
 			}
 		}
-	case m.tidyLater(func() { s.teardown(r) }):
+	case m.tidyLater(s, r):
 	default:
-		s.teardown(r)
+		select { // the result is known, and must not wait for ever
+		case <-s.removed:
+		case <-s.stumbled:
+		case <-time.After(tidyPatience):
+		case <-m.ctx.Done():
+		}
 	}
 }
 
-// tidyLater calls remove in the background, unless many removals are under way.
-func (m *Manager) tidyLater(remove func()) bool {
+// tidyLater removes a run in the background, and reports whether its answer need not wait for that.
+func (m *Manager) tidyLater(s *session, r removal) (free bool) {
 	select {
 	case m.tidying <- struct{}{}:
+		free = true
 	default:
-		return false
 	}
-	begun := m.spawn(func() {
-		defer func() { <-m.tidying }()
-		remove()
-	})
-	if !begun {
-		<-m.tidying
+	m.tidied.begin(s.key.Tenant)
+	remove := func() {
+		s.teardown(r)
+		m.tidied.end(s.key.Tenant)
+		if free {
+			<-m.tidying
+		}
 	}
-	return begun
+	if !m.spawn(remove) {
+		remove() // closing: it ends at once
+	}
+	return free
+}
+
+// tidied counts the runs that are being removed.
+type tidied struct {
+	mu    sync.Mutex
+	under map[string]int // by tenant; no entry means none
+	ended chan struct{}  // closed and replaced when a removal has ended
+}
+
+func (t *tidied) begin(tenant string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.under[tenant]++
+}
+
+func (t *tidied) end(tenant string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.under[tenant]--; t.under[tenant] == 0 {
+		delete(t.under, tenant)
+	}
+	close(t.ended)
+	t.ended = make(chan struct{})
+}
+
+// look returns the number of removals by tenant, and a channel that is closed when the next one has ended.
+func (t *tidied) look() (under map[string]int, ended <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.under), t.ended
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -175,5 +176,110 @@ func TestRunRefused(t *testing.T) {
 	}
 	if res, err := b.Run(ctx, me, "t", policy.Request{}, Exec{Args: []string{"true"}}); err != nil || res.Timeout != 0 {
 		t.Errorf("without a timeout: %+v, %v", res.Timeout, err)
+	}
+}
+
+// TestRunAnswered: a removal that fails, however often, does not withhold the result of a command that has ended.
+func TestRunAnswered(t *testing.T) {
+	b := open(t)
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
+		if op == "remove" || op == "discard" {
+			return errors.New("the box does not go")
+		}
+		return nil
+	})
+	for i := range maxTidying + 2 {
+		if res, err := b.Run(ctx, me, "t", policy.Request{}, Exec{Args: []string{"exit", "3"}}); err != nil || res.ExitCode != 3 {
+			t.Fatalf("%d: %+v, %v", i, res, err)
+		}
+	}
+	if n := len(b.List("")); n != maxTidying+2 {
+		t.Errorf("%d are left", n)
+	}
+	b.host.SetHook(nil)
+	b.eventually("the end of all", func() bool { return len(b.List("")) == 0 })
+}
+
+// TestRunQuota: a run that has been answered is no reason to refuse the next one.
+func TestRunQuota(t *testing.T) {
+	b := newBench(t)
+	b.policy.TenantDefaults.Sessions = 1
+	b.start()
+	second := make(chan struct{})
+	release := sync.OnceFunc(func() { close(second) })
+	defer release()
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
+		if op == "remove" {
+			<-second
+		}
+		return nil
+	})
+	run := func(c context.Context) error {
+		_, err := b.Run(c, me, "t", policy.Request{}, Exec{Args: []string{"true"}})
+		return err
+	}
+	must(t, run(ctx))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	b.eventually("the second run", func() bool { return len(b.List("")) == 2 })
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := run(gone); !errors.Is(err, policy.ErrQuota) {
+		t.Errorf("a caller that does not wait: %v", err)
+	}
+	release()
+	must(t, <-done)
+	b.eventually("the end of all", func() bool { return len(b.List("")) == 0 })
+	b.ensure(keyA, policy.Request{})
+	if err := run(ctx); !errors.Is(err, policy.ErrQuota) {
+		t.Errorf("beside a session: %v", err)
+	}
+}
+
+// TestRunProfile: a profile gives a run nothing that it has not asked for.
+func TestRunProfile(t *testing.T) {
+	b := newBench(t)
+	hour := spec.Duration(time.Hour)
+	b.policy.Profiles = map[string]policy.ProfileConfig{
+		"warm":  {Extends: RunProfile, Zygotes: &[]spec.Zygote{{Name: "py", Command: []string{"python3"}}}},
+		"weak":  {Extends: RunProfile, Wishes: spec.Wishes{Require: ptr(false)}},
+		"brief": {Extends: RunProfile, Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: &hour}}},
+	}
+	b.start()
+	var zygotes []spec.Zygote
+	b.host.SetHook(func(_ context.Context, op, id string) error {
+		if op == "start" {
+			zygotes = b.host.Box(id).Spec().Zygotes
+		}
+		return nil
+	})
+	if _, err := b.Run(ctx, me, "t", asksFor(spec.Wishes{Profile: "warm"}), Exec{Args: []string{"true"}}); err != nil || len(zygotes) > 0 {
+		t.Errorf("%+v, %v", zygotes, err)
+	}
+	for _, wish := range []*bool{nil, ptr(true), ptr(false)} {
+		_, a, err := b.resolveRun(me, "t", asksFor(spec.Wishes{Profile: "weak", Require: wish}), &Exec{Args: []string{"true"}})
+		if must(t, err); a.resolved.Require != (wish == nil || *wish) {
+			t.Errorf("require %v: %v", wish, a.resolved.Require)
+		}
+	}
+	_, err := b.Run(ctx, me, "t", asksFor(spec.Wishes{Profile: "brief"}), Exec{Args: []string{"true"}})
+	if denied, ok := errors.AsType[*policy.DeniedError](err); !ok || denied.Field != "profile" || !strings.Contains(denied.Rule, "max_lifetime") {
+		t.Errorf("a profile with an end: %v", err)
+	}
+}
+
+// TestRunAdmitted: a run that was admitted counts once in the rate of commands.
+func TestRunAdmitted(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Rates: policy.Rates{Execs: 0.001, ExecsBurst: 2}}}
+	b.start()
+	for range 2 {
+		e := Exec{Args: []string{"true"}}
+		must(t, b.AdmitRun(ctx, me, "t", policy.Request{}, &e))
+		_, err := b.Run(ctx, me, "t", policy.Request{}, e)
+		must(t, err)
+	}
+	if err := b.AdmitRun(ctx, me, "t", policy.Request{}, &Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrRate) {
+		t.Errorf("the third: %v", err)
 	}
 }

@@ -23,10 +23,29 @@ func IsPassable(f *os.File, n int) bool {
 	case unix.S_IFREG:
 		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 		return n == 0 && err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY
-	case unix.S_IFCHR:
-		return st.Rdev == unix.Mkdev(1, 3)
 	}
-	return false
+	return isNull(&st)
+}
+
+// IsFUSE reports whether f is a regular file of a FUSE file system, whose server close(2) asks; so does this, and may
+// wait for it. Of a file of which nothing can be found out it reports true.
+func IsFUSE(f *os.File) bool {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return err != nil
+	}
+	var fs unix.Statfs_t
+	return unix.Fstatfs(int(f.Fd()), &fs) != nil || fs.Type == unix.FUSE_SUPER_MAGIC
+}
+
+// IsNull reports whether f is /dev/null.
+func IsNull(f *os.File) bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(f.Fd()), &st) == nil && isNull(&st)
+}
+
+func isNull(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3)
 }
 
 // kcmpFile is KCMP_FILE of <linux/kcmp.h>.

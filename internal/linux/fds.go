@@ -5,18 +5,31 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// DupNonblocking returns a duplicate of f that can have deadlines. Every holder of the open file description finds it
-// non-blocking.
-func DupNonblocking(f *os.File) (*os.File, error) {
-	if err := unix.SetNonblock(int(f.Fd()), true); err != nil {
+// ReopenPipe opens the pipe behind f for writing again, with an open file description that nobody else holds: whatever
+// the other holders of f do to theirs, a write to the result can have a deadline. f must be a pipe without a name,
+// opened for writing, that this process may open. The caller owns the result, and f stays open.
+func ReopenPipe(f *os.File) (*os.File, error) {
+	name, err := os.Readlink(FdPath(f)) // unlike fstat(2), it asks no server of a file system
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(name, "pipe:[") {
+		return nil, errors.New("not a pipe without a name")
+	}
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return Dup(f)
+	if flags&unix.O_PATH != 0 || flags&unix.O_ACCMODE == unix.O_RDONLY {
+		return nil, errors.New("not opened for writing")
+	}
+	return Reopen(f, unix.O_WRONLY|unix.O_NONBLOCK)
 }
 
 // ReceiveFDs reads a message of one byte that carries descriptors, at most most of them, from c. The caller
