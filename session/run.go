@@ -67,7 +67,24 @@ func (m *Manager) Run(ctx context.Context, c Caller, tenant string, r policy.Req
 	}
 	defer m.wg.Done()
 	defer m.endRun(c, key)
-	return m.exec(ctx, c, key, a, e)
+	out, err := m.exec(ctx, c, key, a, e)
+	if err == nil && out.Verdict == engine.BoxLost && m.isRemoving(key) {
+		out.Verdict = engine.Canceled // the end of its box came before the signal to the command
+	}
+	return out, err
+}
+
+// isRemoving reports whether somebody removes session key, or has removed it.
+func (m *Manager) isRemoving(key Key) bool {
+	m.mu.Lock()
+	s := m.sessions[key]
+	m.mu.Unlock()
+	if s == nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removing
 }
 
 // resolveRun decides about a run, and completes e.
