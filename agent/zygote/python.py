@@ -413,6 +413,12 @@ def receive_command(sock):
     return command
 
 
+def forget_interrupts():
+    """Discards a SIGINT that came while the spare waited, blocked: it was not for the command."""
+    while _signal.sigtimedwait([_signal.SIGINT], 0) is not None:
+        pass
+
+
 def enter_dir(command, sock):
     """Enters the command's directory, as boxd_spawn of the agent does, with the same errors."""
     step = "chdir"
@@ -466,6 +472,9 @@ def execute(command, sock):
     for number in "SIGPIPE", "SIGXFSZ", "SIGXFZ":
         if hasattr(_signal, number):
             _signal.signal(getattr(_signal, number), _signal.SIG_DFL)
+    # An interrupt from here on is for the program, not for Python.
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
     name, error = command.args[0], 2
     paths = [name]
@@ -912,6 +921,9 @@ def become():
         program = Program(command)
         program.set_up()
     except BaseException:
+        program = None
+    forget_interrupts()
+    if program is None:
         execute(command, sock)
     sock.send(b"0")
     sock.close()

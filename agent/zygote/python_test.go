@@ -335,3 +335,30 @@ func TestOtherProgram(t *testing.T) {
 		t.Errorf("a spare that is not needed: %s", status)
 	}
 }
+
+// An interrupt that an earlier command has sent to everybody is not for the command that a spare becomes.
+func TestInterruptedSpare(t *testing.T) {
+	z := newZygote(t)
+	for _, s := range []script{
+		code("warm", "import signal; print(signal.sigpending())"),
+		executed(code("executed", "import signal; print(signal.sigpending(), '\\d')")),
+		{name: "stdin", stdin: "import signal; print(signal.sigpending())"},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			spare := z.fork(t)
+			defer unix.Close(spare.FD)
+			if err := unix.Kill(spare.PID, unix.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			got := s.play(t, t.TempDir(), func(c Command) int {
+				if warm, err := spare.Run(c, patience); err != nil || warm == s.cold {
+					t.Errorf("warm: %v, %v", warm, err)
+				}
+				return spare.PID
+			})
+			if got.status != "exit 0" || !strings.HasPrefix(got.stdout, "set()") {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
