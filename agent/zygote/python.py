@@ -84,6 +84,8 @@ HARMFUL_BUILTINS = frozenset("_ctypes _curses _dbm _gdbm _sqlite3 _tkinter readl
 
 # Nor do they change these.
 gettrace, settrace, getprofile, setprofile = sys.gettrace, sys.settrace, sys.getprofile, sys.setprofile
+get_objects, get_referrers, get_debug, gc_callbacks, gc_garbage = (
+    gc.get_objects, gc.get_referrers, gc.get_debug, gc.callbacks, gc.garbage)
 
 
 class Zygote:
@@ -151,6 +153,8 @@ def start():
             refuse("preloading %s: %s: %s" % (name, type(e).__name__, " ".join(str(e).split())))
     if _thread._count():
         refuse("a preloaded module has started a thread; commands start cold")
+    if gc.get_freeze_count():
+        refuse("a preloaded module has called gc.freeze; commands start cold")
     watch(variables)
     forget_young_directories()
 
@@ -359,6 +363,7 @@ def rehearse():
         program = Program(Command(b"\0".join(head + args + variables) + b"\0"))
         program.set_up()
         run, arguments, _ = program.entry()
+        program.mark = [object()]
         run(*arguments)
         conclude(program, None)
         sys.stdout.flush()
@@ -517,6 +522,7 @@ class Program:
         self.file = None
         self.code = None
         self.source = None
+        self.mark = None  # for has_frozen: a list with one object, made after our last gc.freeze
         if not rest or rest[0] == "-":
             self.kind, self.argv, self.path0 = "stdin", rest or [""], ""
             self.file = "<stdin>"
@@ -896,13 +902,20 @@ def resident():
         return int(f.read().split()[1]) * PAGE
 
 
+def has_frozen(program):
+    """Whether the program has called gc.freeze, which hides objects from get_objects, and from get_referrers."""
+    return program.mark is not None and not any(o is program.mark for o in get_referrers(program.mark[0]))
+
+
 def needs_full_end(program):
     # A list of all objects of a large program could exceed its limit.
     if resident() > zygote.resident + MAX_GROWTH:
         return True
-    objects = gc.get_objects()
+    objects = get_objects()
     return (
         _thread._count()
+        or has_frozen(program)
+        or gc_callbacks or gc_garbage or get_debug()  # a last collection tells them, or of them
         or (sys.stdin, sys.stdout, sys.stderr) != program.streams
         or harmful_extension(set(sys.modules) - zygote.modules)
         or has_finalizers(objects)
@@ -945,6 +958,7 @@ def main(*unused):
     try:
         run, arguments, depth = program.entry()
         gc.freeze()
+        program.mark = [object()]
         gc.enable()
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
         if program.kind == "stdin":
@@ -971,7 +985,8 @@ def main(*unused):
             if failed is None:
                 flush_before_c(program)
     finally:
-        gc.unfreeze()
+        if not has_frozen(program):
+            gc.unfreeze()  # what only we have frozen
         settrace(trace)
         setprofile(profile)
     if interrupted:

@@ -168,6 +168,7 @@ func TestRefusals(t *testing.T) {
 	writeFile(t, filepath.Join(modules, "ends.py"), "import os; os._exit(3)")
 	writeFile(t, filepath.Join(modules, "exits.py"), "import sys; sys.exit('bye')")
 	writeFile(t, filepath.Join(modules, "threads.py"), "import threading, time; threading.Thread(target=time.sleep, args=(100,), daemon=True).start()")
+	writeFile(t, filepath.Join(modules, "freezes.py"), "import gc; gc.freeze()")
 	more := func(variables ...string) []string { return append(append([]string(nil), baseEnv...), variables...) }
 	for _, c := range []struct {
 		name, want string
@@ -179,6 +180,7 @@ func TestRefusals(t *testing.T) {
 		{"exits", "zygote: preloading exits: SystemExit: bye", more("PYTHONPATH=" + modules), "exits"},
 		{"ends", "zygote: starting: " + ErrEnded.Error(), more("PYTHONPATH=" + modules), "ends"},
 		{"thread", "a preloaded module has started a thread", more("PYTHONPATH=" + modules), "threads"},
+		{"freeze", "a preloaded module has called gc.freeze", more("PYTHONPATH=" + modules), "freezes"},
 		{"unbuffered", "PYTHONUNBUFFERED is set", more("PYTHONUNBUFFERED=1"), "json"},
 		{"relative PATH", "not found by an absolute PATH", append([]string{"PATH=.:" + searchPath}, baseEnv[1:]...), "json"},
 		{"relative PYTHONPATH", "PYTHONPATH has a relative part", more("PYTHONPATH=x"), "json"},
