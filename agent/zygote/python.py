@@ -494,9 +494,40 @@ def execute(command, sock):
             elif e.errno not in (2, 20):
                 error = e.errno
                 break
-    if sock.fileno() >= 0:
-        sock.send(("exec %d\n" % error).encode())
+    if sock.fileno() < 0:
+        give_up("cannot execute %s: %s" % (os.fsdecode(name), os.strerror(error)))
+    sock.send(("exec %d\n" % error).encode())
     os._exit(127)
+
+
+def give_up(why):
+    """Ends a command that counts as started, but of which no code has run."""
+    try:
+        os.write(2, ("boxd: %s\n" % why).encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(127)
+
+
+def put_back(data):
+    """Makes data what is read from stdin: all of it or, with an OSError, nothing.
+
+    A pipe is small, but the limit of file sizes is not for it.
+    """
+    again, end = os.pipe()
+    os.set_blocking(end, False)
+    try:
+        write(end, data)  # of which the end is there when the program is executed
+    except BlockingIOError:
+        again = os.memfd_create("stdin")
+        write(again, data)
+        os.lseek(again, 0, os.SEEK_SET)
+    os.dup2(again, 0)
+
+
+def write(fd, data):
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest):]
 
 
 class Program:
@@ -613,7 +644,7 @@ class Program:
         return exec_program, (self.code, names), 2 if sys.version_info < (3, 12) else 1
 
     def read_stdin(self, command, sock):
-        data = b""
+        parts = []
         start = None
         try:
             start = os.lseek(0, 0, os.SEEK_CUR)
@@ -623,17 +654,19 @@ class Program:
             more = os.read(0, 1 << 16)
             if not more:
                 break
-            data += more
+            parts.append(more)
+        data = b"".join(parts)
         try:
             self.code = compile_quietly(data, "<stdin>")
         except Cold:
-            if start is not None:
-                os.lseek(0, start, os.SEEK_SET)
-            else:
-                again = os.memfd_create("stdin")
-                os.write(again, data)
-                os.lseek(again, 0, os.SEEK_SET)
-                os.dup2(again, 0)
+            try:
+                if start is not None:
+                    os.lseek(0, start, os.SEEK_SET)
+                else:
+                    put_back(data)
+            except OSError as e:
+                give_up("the program on stdin has a warning or an error, and cannot be given to a new interpreter, "
+                        "which would report it: %d bytes: %s; start it from a file" % (len(data), e.strerror))
             execute(command, sock)
 
 

@@ -364,3 +364,39 @@ func TestInterruptedSpare(t *testing.T) {
 		})
 	}
 }
+
+// A program that is read from stdin and cannot go on to an interpreter does not run: no part of it does.
+func TestNoPartOfAProgram(t *testing.T) {
+	long := "print('begin \\d')\n" + strings.Repeat("# a program that a pipe does not hold\n", 5000) + "print('end')\n"
+	t.Run("too long", func(t *testing.T) {
+		s := script{stdin: long, fileSize: 1 << 16}
+		want := outcome{"", fmt.Sprintf("boxd: the program on stdin has a warning or an error, and cannot be given to a new interpreter, which would report it: %d bytes: File too large; start it from a file\n", len(long)), "exit 127"}
+		if got := s.play(t, t.TempDir(), newZygote(t).begin(t, nil)); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+	t.Run("no interpreter", func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "python3")
+		if err := os.Symlink(interpreter(t), path); err != nil {
+			t.Fatal(err)
+		}
+		s := script{stdin: long}
+		control, err := load(t, append([]string{"PATH=" + dir}, baseEnv[1:]...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		z := &warm{control: control}
+		got := s.play(t, t.TempDir(), func(c Command) int {
+			c.Env = append([]string{"PATH=" + dir}, baseEnv[1:]...)
+			pid := z.begin(t, nil)(c)
+			if err := os.Remove(path); err != nil {
+				t.Error(err)
+			}
+			return pid
+		})
+		if want := (outcome{"", "boxd: cannot execute python3: No such file or directory\n", "exit 127"}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+}

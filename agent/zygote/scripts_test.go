@@ -139,6 +139,9 @@ var scripts = []script{
 	{name: "stdin", args: []string{"-", "a"}, stdin: "import sys\nprint(sys.argv, sys.stdin.read(), __file__)\n"},
 	{name: "stdin with input", stdin: "print(input())"},
 	{name: "empty stdin"},
+	{name: "warning on stdin", stdin: "import sys\nprint('\\d', sys.stdin.read())\n"},
+	{name: "warning on stdin, and no room in files", stdin: "import sys\nprint('\\d', sys.stdin.read())\n", fileSize: 1},
+	{name: "warning in a long program on stdin", stdin: "print('\\d')\n" + strings.Repeat("# a program that a pipe does not hold\n", 50_000) + "print('end')\n"},
 	{name: "stdin is a file", open: map[int]func() (*os.File, error){0: seekable}},
 	{name: "error on stdin", stdin: "def f():\n  1/0\nf()\n"},
 
