@@ -24,7 +24,7 @@ if sys.version_info < (3, 8) or sys.version_info >= (3, 14) or sys.implementatio
     refuse("Python %d.%d is not supported: 3.8 to 3.13 are; commands start cold" % sys.version_info[:2])
 
 import gc, io, stat, time
-import _signal, _thread, _warnings
+import _signal, _thread, _warnings, _weakref
 import _frozen_importlib as importlib
 import _frozen_importlib_external as importlib_external
 try:
@@ -47,6 +47,8 @@ for name in set(sys.modules) - set(COLD_MODULES):
     del sys.modules[name]
 
 Module = type(sys)
+Function = type(refuse)
+BuiltinFunction = type(len)
 SlotWrapper = type(object.__init__)
 FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 MEMORY_FILES = (io.StringIO, io.BytesIO)
@@ -80,6 +82,12 @@ HARMLESS_EXTENSIONS = frozenset("""
     fcntl grp math mmap pyexpat resource select syslog termios unicodedata zlib
 """.split())
 HARMFUL_BUILTINS = frozenset("_ctypes _curses _dbm _gdbm _sqlite3 _tkinter readline".split())
+
+# What the library has called when an object goes, of which nothing is to be seen.
+HARMLESS_CALLBACKS = frozenset("""
+    _weakrefset.WeakSet.__init__.<locals>._remove weakref.WeakKeyDictionary.__init__.<locals>.remove
+    weakref.WeakValueDictionary.__init__.<locals>.remove logging._removeHandlerRef
+""".split())
 
 
 # Nor do they change these.
@@ -762,7 +770,8 @@ class CLibrary:
 
 
 def has_finalizers(objects):
-    """Whether one of objects does something when it goes: a file, a suspended generator, __del__."""
+    """Whether one of objects does something when it goes, or when another does: a file, a suspended
+    generator, __del__, a weak reference with a callback."""
     ours = {id(s) for stream in zygote.streams for s in (stream, stream.buffer, stream.buffer.raw)}
     types = set(map(type, objects))
     for kind in types:
@@ -771,12 +780,25 @@ def has_finalizers(objects):
                 if type(o) is kind and id(o) not in ours and not (kind in FILES and is_closed(o)):
                     return True
     for kind in types:
+        if issubclass(kind, (_weakref.ProxyType, _weakref.CallableProxyType)):
+            return True  # it does not say whether it has a callback
+        if issubclass(kind, _weakref.ReferenceType) and any(type(o) is kind and calls_back(o) for o in objects):
+            return True
         if issubclass(kind, type):
             # The collector does not know the objects of these classes.
             for o in objects:
                 if type(o) is kind and not o.__flags__ & HAS_GC and finalizes(o, written_in_c=False):
                     return True
     return False
+
+
+def calls_back(reference):
+    callback = _weakref.ReferenceType.__callback__.__get__(reference)
+    if type(callback) is Function:
+        return "%s.%s" % (callback.__module__, callback.__qualname__) not in HARMLESS_CALLBACKS
+    if type(callback) is BuiltinFunction and type(callback.__self__) is _weakref.ReferenceType:
+        return False  # of _abc or _thread, which tidy up
+    return callback is not None
 
 
 def is_closed(file):
