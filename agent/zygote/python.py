@@ -705,6 +705,8 @@ def compile_quietly(source, name):
     _warnings._filters_mutated()
     try:
         return compile(source, name, "exec", 0, True)
+    except KeyboardInterrupt:
+        raise  # a program from stdin counts as started
     except BaseException:
         raise Cold
     finally:

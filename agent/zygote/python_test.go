@@ -400,3 +400,35 @@ func TestNoPartOfAProgram(t *testing.T) {
 		}
 	})
 }
+
+// An interrupt that comes while a program from stdin is compiled ends it.
+func TestInterruptedWhileCompiling(t *testing.T) {
+	r, w := pipe(t)
+	defer w.Close()
+	reader, err := unix.Dup(int(r.Fd())) // play closes r
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(reader)
+	s := script{open: map[int]func() (*os.File, error){0: func() (*os.File, error) { return r, nil }}}
+	z := newZygote(t)
+	got := s.play(t, t.TempDir(), func(c Command) int {
+		pid := z.begin(t, nil)(c)
+		if _, err := w.WriteString(strings.Repeat("x = [1, 2, 3]\n", 20_000) + "print('end')\n"); err != nil {
+			t.Error(err)
+		}
+		w.Close()
+		for n := 1; n > 0; { // until all of it has been read
+			if n, err = unix.IoctlGetInt(reader, unix.TIOCINQ); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Kill(pid, unix.SIGINT); err != nil {
+			t.Error(err)
+		}
+		return pid
+	})
+	if got.status != "interrupt" || got.stdout != "" {
+		t.Errorf("%+v", got)
+	}
+}
