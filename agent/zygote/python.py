@@ -24,7 +24,7 @@ if sys.version_info < (3, 8) or sys.version_info >= (3, 14) or sys.implementatio
     refuse("Python %d.%d is not supported: 3.8 to 3.13 are; commands start cold" % sys.version_info[:2])
 
 import gc, io, stat, time
-import _signal, _thread, _warnings
+import _signal, _thread, _warnings, _weakref
 import _frozen_importlib as importlib
 import _frozen_importlib_external as importlib_external
 try:
@@ -47,6 +47,8 @@ for name in set(sys.modules) - set(COLD_MODULES):
     del sys.modules[name]
 
 Module = type(sys)
+Function = type(refuse)
+BuiltinFunction = type(len)
 SlotWrapper = type(object.__init__)
 FILES = (io.FileIO, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)
 MEMORY_FILES = (io.StringIO, io.BytesIO)
@@ -81,9 +83,17 @@ HARMLESS_EXTENSIONS = frozenset("""
 """.split())
 HARMFUL_BUILTINS = frozenset("_ctypes _curses _dbm _gdbm _sqlite3 _tkinter readline".split())
 
+# What the library has called when an object goes, of which nothing is to be seen.
+HARMLESS_CALLBACKS = frozenset("""
+    _weakrefset.WeakSet.__init__.<locals>._remove weakref.WeakKeyDictionary.__init__.<locals>.remove
+    weakref.WeakValueDictionary.__init__.<locals>.remove logging._removeHandlerRef
+""".split())
+
 
 # Nor do they change these.
 gettrace, settrace, getprofile, setprofile = sys.gettrace, sys.settrace, sys.getprofile, sys.setprofile
+get_objects, get_referrers, get_debug, gc_callbacks, gc_garbage = (
+    gc.get_objects, gc.get_referrers, gc.get_debug, gc.callbacks, gc.garbage)
 
 
 class Zygote:
@@ -151,6 +161,8 @@ def start():
             refuse("preloading %s: %s: %s" % (name, type(e).__name__, " ".join(str(e).split())))
     if _thread._count():
         refuse("a preloaded module has started a thread; commands start cold")
+    if gc.get_freeze_count():
+        refuse("a preloaded module has called gc.freeze; commands start cold")
     watch(variables)
     forget_young_directories()
 
@@ -359,6 +371,7 @@ def rehearse():
         program = Program(Command(b"\0".join(head + args + variables) + b"\0"))
         program.set_up()
         run, arguments, _ = program.entry()
+        program.mark = [object()]
         run(*arguments)
         conclude(program, None)
         sys.stdout.flush()
@@ -411,6 +424,12 @@ def receive_command(sock):
         os.close(fd)
     become_traceable()
     return command
+
+
+def forget_interrupts():
+    """Discards a SIGINT that came while the spare waited, blocked: it was not for the command."""
+    while _signal.sigtimedwait([_signal.SIGINT], 0) is not None:
+        pass
 
 
 def enter_dir(command, sock):
@@ -466,6 +485,9 @@ def execute(command, sock):
     for number in "SIGPIPE", "SIGXFSZ", "SIGXFZ":
         if hasattr(_signal, number):
             _signal.signal(getattr(_signal, number), _signal.SIG_DFL)
+    # An interrupt from here on is for the program, not for Python.
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
     name, error = command.args[0], 2
     paths = [name]
@@ -480,9 +502,40 @@ def execute(command, sock):
             elif e.errno not in (2, 20):
                 error = e.errno
                 break
-    if sock.fileno() >= 0:
-        sock.send(("exec %d\n" % error).encode())
+    if sock.fileno() < 0:
+        give_up("cannot execute %s: %s" % (os.fsdecode(name), os.strerror(error)))
+    sock.send(("exec %d\n" % error).encode())
     os._exit(127)
+
+
+def give_up(why):
+    """Ends a command that counts as started, but of which no code has run."""
+    try:
+        os.write(2, ("boxd: %s\n" % why).encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(127)
+
+
+def put_back(data):
+    """Makes data what is read from stdin: all of it or, with an OSError, nothing.
+
+    A pipe is small, but the limit of file sizes is not for it.
+    """
+    again, end = os.pipe()
+    os.set_blocking(end, False)
+    try:
+        write(end, data)  # of which the end is there when the program is executed
+    except BlockingIOError:
+        again = os.memfd_create("stdin")
+        write(again, data)
+        os.lseek(again, 0, os.SEEK_SET)
+    os.dup2(again, 0)
+
+
+def write(fd, data):
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest):]
 
 
 class Program:
@@ -508,6 +561,7 @@ class Program:
         self.file = None
         self.code = None
         self.source = None
+        self.mark = None  # for has_frozen: a list with one object, made after our last gc.freeze
         if not rest or rest[0] == "-":
             self.kind, self.argv, self.path0 = "stdin", rest or [""], ""
             self.file = "<stdin>"
@@ -598,7 +652,7 @@ class Program:
         return exec_program, (self.code, names), 2 if sys.version_info < (3, 12) else 1
 
     def read_stdin(self, command, sock):
-        data = b""
+        parts = []
         start = None
         try:
             start = os.lseek(0, 0, os.SEEK_CUR)
@@ -608,17 +662,19 @@ class Program:
             more = os.read(0, 1 << 16)
             if not more:
                 break
-            data += more
+            parts.append(more)
+        data = b"".join(parts)
         try:
             self.code = compile_quietly(data, "<stdin>")
         except Cold:
-            if start is not None:
-                os.lseek(0, start, os.SEEK_SET)
-            else:
-                again = os.memfd_create("stdin")
-                os.write(again, data)
-                os.lseek(again, 0, os.SEEK_SET)
-                os.dup2(again, 0)
+            try:
+                if start is not None:
+                    os.lseek(0, start, os.SEEK_SET)
+                else:
+                    put_back(data)
+            except OSError as e:
+                give_up("the program on stdin has a warning or an error, and cannot be given to a new interpreter, "
+                        "which would report it: %d bytes: %s; start it from a file" % (len(data), e.strerror))
             execute(command, sock)
 
 
@@ -649,6 +705,8 @@ def compile_quietly(source, name):
     _warnings._filters_mutated()
     try:
         return compile(source, name, "exec", 0, True)
+    except KeyboardInterrupt:
+        raise  # a program from stdin counts as started
     except BaseException:
         raise Cold
     finally:
@@ -714,7 +772,8 @@ class CLibrary:
 
 
 def has_finalizers(objects):
-    """Whether one of objects does something when it goes: a file, a suspended generator, __del__."""
+    """Whether one of objects does something when it goes, or when another does: a file, a suspended
+    generator, __del__, a weak reference with a callback."""
     ours = {id(s) for stream in zygote.streams for s in (stream, stream.buffer, stream.buffer.raw)}
     types = set(map(type, objects))
     for kind in types:
@@ -723,12 +782,25 @@ def has_finalizers(objects):
                 if type(o) is kind and id(o) not in ours and not (kind in FILES and is_closed(o)):
                     return True
     for kind in types:
+        if issubclass(kind, (_weakref.ProxyType, _weakref.CallableProxyType)):
+            return True  # it does not say whether it has a callback
+        if issubclass(kind, _weakref.ReferenceType) and any(type(o) is kind and calls_back(o) for o in objects):
+            return True
         if issubclass(kind, type):
             # The collector does not know the objects of these classes.
             for o in objects:
                 if type(o) is kind and not o.__flags__ & HAS_GC and finalizes(o, written_in_c=False):
                     return True
     return False
+
+
+def calls_back(reference):
+    callback = _weakref.ReferenceType.__callback__.__get__(reference)
+    if type(callback) is Function:
+        return "%s.%s" % (callback.__module__, callback.__qualname__) not in HARMLESS_CALLBACKS
+    if type(callback) is BuiltinFunction and type(callback.__self__) is _weakref.ReferenceType:
+        return False  # of _abc or _thread, which tidy up
+    return callback is not None
 
 
 def is_closed(file):
@@ -887,13 +959,20 @@ def resident():
         return int(f.read().split()[1]) * PAGE
 
 
+def has_frozen(program):
+    """Whether the program has called gc.freeze, which hides objects from get_objects, and from get_referrers."""
+    return program.mark is not None and not any(o is program.mark for o in get_referrers(program.mark[0]))
+
+
 def needs_full_end(program):
     # A list of all objects of a large program could exceed its limit.
     if resident() > zygote.resident + MAX_GROWTH:
         return True
-    objects = gc.get_objects()
+    objects = get_objects()
     return (
         _thread._count()
+        or has_frozen(program)
+        or gc_callbacks or gc_garbage or get_debug()  # a last collection tells them, or of them
         or (sys.stdin, sys.stdout, sys.stderr) != program.streams
         or harmful_extension(set(sys.modules) - zygote.modules)
         or has_finalizers(objects)
@@ -912,6 +991,9 @@ def become():
         program = Program(command)
         program.set_up()
     except BaseException:
+        program = None
+    forget_interrupts()
+    if program is None:
         execute(command, sock)
     sock.send(b"0")
     sock.close()
@@ -933,6 +1015,7 @@ def main(*unused):
     try:
         run, arguments, depth = program.entry()
         gc.freeze()
+        program.mark = [object()]
         gc.enable()
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
         if program.kind == "stdin":
@@ -959,7 +1042,8 @@ def main(*unused):
             if failed is None:
                 flush_before_c(program)
     finally:
-        gc.unfreeze()
+        if not has_frozen(program):
+            gc.unfreeze()  # what only we have frozen
         settrace(trace)
         setprofile(profile)
     if interrupted:

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -168,6 +169,7 @@ func TestRefusals(t *testing.T) {
 	writeFile(t, filepath.Join(modules, "ends.py"), "import os; os._exit(3)")
 	writeFile(t, filepath.Join(modules, "exits.py"), "import sys; sys.exit('bye')")
 	writeFile(t, filepath.Join(modules, "threads.py"), "import threading, time; threading.Thread(target=time.sleep, args=(100,), daemon=True).start()")
+	writeFile(t, filepath.Join(modules, "freezes.py"), "import gc; gc.freeze()")
 	more := func(variables ...string) []string { return append(append([]string(nil), baseEnv...), variables...) }
 	for _, c := range []struct {
 		name, want string
@@ -179,6 +181,7 @@ func TestRefusals(t *testing.T) {
 		{"exits", "zygote: preloading exits: SystemExit: bye", more("PYTHONPATH=" + modules), "exits"},
 		{"ends", "zygote: starting: " + ErrEnded.Error(), more("PYTHONPATH=" + modules), "ends"},
 		{"thread", "a preloaded module has started a thread", more("PYTHONPATH=" + modules), "threads"},
+		{"freeze", "a preloaded module has called gc.freeze", more("PYTHONPATH=" + modules), "freezes"},
 		{"unbuffered", "PYTHONUNBUFFERED is set", more("PYTHONUNBUFFERED=1"), "json"},
 		{"relative PATH", "not found by an absolute PATH", append([]string{"PATH=.:" + searchPath}, baseEnv[1:]...), "json"},
 		{"relative PYTHONPATH", "PYTHONPATH has a relative part", more("PYTHONPATH=x"), "json"},
@@ -334,4 +337,119 @@ func TestOtherProgram(t *testing.T) {
 	if status := wait(t, spare.PID); status != "exit 0" {
 		t.Errorf("a spare that is not needed: %s", status)
 	}
+}
+
+// An interrupt that an earlier command has sent to everybody is not for the command that a spare becomes.
+func TestInterruptedSpare(t *testing.T) {
+	z := newZygote(t)
+	for _, s := range []script{
+		code("warm", "import signal; print(signal.sigpending())"),
+		executed(code("executed", "import signal; print(signal.sigpending(), '\\d')")),
+		{name: "stdin", stdin: "import signal; print(signal.sigpending())"},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			spare := z.fork(t)
+			defer unix.Close(spare.FD)
+			if err := unix.Kill(spare.PID, unix.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			got := s.play(t, t.TempDir(), func(c Command) int {
+				if warm, err := spare.Run(c, patience); err != nil || warm == s.cold {
+					t.Errorf("warm: %v, %v", warm, err)
+				}
+				return spare.PID
+			})
+			if got.status != "exit 0" || !strings.HasPrefix(got.stdout, "set()") {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// A program that is read from stdin and cannot go on to an interpreter does not run: no part of it does.
+func TestNoPartOfAProgram(t *testing.T) {
+	long := "print('begin \\d')\n" + strings.Repeat("# a program that a pipe does not hold\n", 5000) + "print('end')\n"
+	t.Run("too long", func(t *testing.T) {
+		s := script{stdin: long, fileSize: 1 << 16}
+		want := outcome{"", fmt.Sprintf("boxd: the program on stdin has a warning or an error, and cannot be given to a new interpreter, which would report it: %d bytes: File too large; start it from a file\n", len(long)), "exit 127"}
+		if got := s.play(t, t.TempDir(), newZygote(t).begin(t, nil)); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+	t.Run("no interpreter", func(t *testing.T) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "python3")
+		if err := os.Symlink(interpreter(t), path); err != nil {
+			t.Fatal(err)
+		}
+		s := script{stdin: long}
+		control, err := load(t, append([]string{"PATH=" + dir}, baseEnv[1:]...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		z := &warm{control: control}
+		got := s.play(t, t.TempDir(), func(c Command) int {
+			c.Env = append([]string{"PATH=" + dir}, baseEnv[1:]...)
+			pid := z.begin(t, nil)(c)
+			if err := os.Remove(path); err != nil {
+				t.Error(err)
+			}
+			return pid
+		})
+		if want := (outcome{"", "boxd: cannot execute python3: No such file or directory\n", "exit 127"}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	})
+}
+
+// An interrupt that comes while a program from stdin is compiled ends it.
+func TestInterruptedWhileCompiling(t *testing.T) {
+	r, w := pipe(t)
+	defer w.Close()
+	reader, err := unix.Dup(int(r.Fd())) // play closes r
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(reader)
+	s := script{open: map[int]func() (*os.File, error){0: func() (*os.File, error) { return r, nil }}}
+	z := newZygote(t)
+	got := s.play(t, t.TempDir(), func(c Command) int {
+		pid := z.begin(t, nil)(c)
+		program := strings.Repeat("x = [1, 2, 3]\n", 40_000) + "import time; time.sleep(5)\n"
+		if _, err := w.WriteString(program); err != nil {
+			t.Error(err)
+		}
+		w.Close()
+		for n := 1; n > 0; { // until all of it has been read
+			if n, err = unix.IoctlGetInt(reader, unix.TIOCINQ); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for before, running := cpuTicks(t, pid); running; { // until it has computed since then, or does not
+			now, still := cpuTicks(t, pid)
+			running = still && now < before+2
+		}
+		if err := unix.Kill(pid, unix.SIGINT); err != nil {
+			t.Error(err)
+		}
+		return pid
+	})
+	if got.status != "interrupt" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// cpuTicks returns how long a process has computed, in ticks of the clock, and whether it does so now.
+func cpuTicks(t *testing.T, pid int) (ticks int, running bool) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the third: state
+	ticks, err = strconv.Atoi(fields[11])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticks, fields[0] == "R"
 }

@@ -155,6 +155,8 @@ type script struct {
 	open map[int]func() (*os.File, error)
 	// signal is sent to the process when its stdout begins with "ready\n".
 	signal unix.Signal
+	// fileSize, unless it is 0, is the process's RLIMIT_FSIZE in bytes before stdin has anything.
+	fileSize uint64
 }
 
 // An outcome is everything that a command shows.
@@ -223,6 +225,11 @@ func (s *script) play(t testing.TB, dir string, begin func(Command) (pid int)) o
 	stdinR.Close()
 	outW.Close()
 	errW.Close()
+	if s.fileSize != 0 {
+		if err := unix.Prlimit(pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: s.fileSize, Max: s.fileSize}, nil); err != nil {
+			t.Error(err)
+		}
+	}
 	ready := make(chan struct{})
 	stdout, stderr := collect(outR, ready), collect(errR, make(chan struct{}))
 	if s.signal != 0 {
