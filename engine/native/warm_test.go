@@ -2,6 +2,8 @@ package native
 
 import (
 	"errors"
+	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,5 +78,59 @@ func TestMemberFrames(t *testing.T) {
 	w.close()
 	if len(w.members) != 0 {
 		t.Errorf("members %v", w.members)
+	}
+}
+
+// TestMemberHeld: while the descriptors of a slot may be on their way to an agent, nothing that the agent says closes
+// them, since other files could get their numbers.
+func TestMemberHeld(t *testing.T) {
+	for what, done := range map[string]func(*warmth, *member){
+		"given up": (*warmth).end,
+		"ready too late": func(w *warmth, m *member) {
+			if w.ready(m, func() { t.Error("a member that has ended is used") }) {
+				t.Error("a member that has ended is ready")
+			}
+		},
+	} {
+		file, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		s := &slots{closed: true, taken: map[*slot]struct{}{}}
+		w := newWarmth(&box{slots: s})
+		w.lose()
+		m := w.add(&nest{}, &slot{name: "c1", birth: []*os.File{file}}, nil)
+		w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id})
+		w.wg.Wait()
+		if _, err := file.Stat(); err != nil || len(s.used) != 0 {
+			t.Errorf("%s: while it is held: %v, released %v", what, err, s.used)
+		}
+		done(w, m)
+		w.wg.Wait()
+		if _, err := file.Stat(); !errors.Is(err, os.ErrClosed) || !slices.Equal(s.used, []string{"c1"}) {
+			t.Errorf("%s: afterwards: %v, released %v", what, err, s.used)
+		}
+		w.end(m)
+		if len(s.used) != 1 {
+			t.Errorf("%s: released %v", what, s.used)
+		}
+	}
+}
+
+// TestMemberUsed: a member that waits ends when the agent says so.
+func TestMemberUsed(t *testing.T) {
+	s := &slots{closed: true, taken: map[*slot]struct{}{}}
+	w := newWarmth(&box{slots: s})
+	w.lose()
+	n := &nest{}
+	m := w.add(n, &slot{name: "c1"}, nil)
+	if !w.ready(m, func() { n.spares = append(n.spares, m) }) {
+		t.Fatal("it is not ready")
+	}
+	w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id})
+	w.wg.Wait()
+	if len(n.spares) != 0 || !slices.Equal(s.used, []string{"c1"}) {
+		t.Errorf("spares %v, released %v", n.spares, s.used)
 	}
 }
