@@ -318,8 +318,8 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 var setupSteps = map[string]string{"mkdir": wire.StepMkdir, "chdir": wire.StepChdir, "cwd": wire.StepCwd, "exec": wire.StepExec}
 
 // whyNot says why s, which was killed, did not run its command. No code of the command has run if
-// s has not said that it begins, since it says that first. So s has to be dead before the
-// last look at what it said.
+// s has not said that it begins, since it says that first; Run answers ErrBegun once it has read that. So s
+// has to be dead before the last look at what it said.
 func (s *spare) whyNot(err error) *wire.FailedMsg {
 	if setup, ok := errors.AsType[*zygote.SetupError](err); ok {
 		return &wire.FailedMsg{Step: setupSteps[setup.Step], Errno: setup.Errno}

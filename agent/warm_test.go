@@ -233,6 +233,8 @@ func TestSpareFails(t *testing.T) {
 		"mkdir":           {`head -c 4 <&4; printf 'mkdir 30\n' >&4; exec sleep 1000`, wire.StepMkdir, unix.EROFS},
 		"out of it":       {`head -c 4 <&4; printf 'cwd 1\n' >&4; exec sleep 1000`, wire.StepCwd, unix.EPERM},
 		"no program":      {`head -c 4 <&4; printf 1 >&4; printf 'exec 2\n' >&4; exec sleep 1000`, wire.StepExec, unix.ENOENT},
+		"begun":           {`head -c 4 <&4; printf 1 >&4; exec sleep 1000`, wire.StepUnsure, unix.EIO},
+		"cold too late":   {`head -c 4 <&4; printf '1cold 0\n' >&4; exec sleep 1000`, wire.StepUnsure, unix.EIO},
 		"out of its mind": {`head -c 4 <&4; printf 'x' >&4; exec sleep 1000`, wire.StepUnsure, unix.EIO},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,6 +35,9 @@ var ErrEnded = errors.New("it has ended")
 // are unusual.
 var ErrCold = errors.New("the command is to be started cold")
 
+// ErrBegun says that a spare has begun to execute the program of its command. Whether the program runs is not known.
+var ErrBegun = errors.New("it has begun to execute the program")
+
 var steps = []string{"mkdir", "chdir", "cwd", "exec"}
 
 // SetupError says which step of a command's start a spare could not do. No code of the command has
@@ -172,9 +175,9 @@ type Command struct {
 // Run sends command to the spare and returns when the spare has started it: warm, or by
 // executing the program. No code of the command has run before, and from then on only the
 // exit status tells how it goes. A *SetupError says which step failed, ErrCold that the spare cannot
-// become this command; in both cases it does not, and ends. After any other error, such as
-// ErrEnded or unix.ETIMEDOUT after within, the command may start a moment later, unless the
-// caller kills the process. FD is of no use afterwards.
+// become this command; in both cases it does not, and ends. After ErrBegun code of the command may have run. After
+// any other error, such as ErrEnded or unix.ETIMEDOUT after within, the command may start a moment
+// later, unless the caller kills the process. FD is of no use afterwards.
 func (s *Spare) Run(command Command, within time.Duration) (warm bool, err error) {
 	payload, err := Payload(command)
 	if err != nil {
@@ -199,9 +202,13 @@ func (s *Spare) Run(command Command, within time.Duration) (warm bool, err error
 		if errors.Is(err, ErrEnded) {
 			return false, nil
 		}
-		if err != nil {
-			return false, fmt.Errorf("zygote: executing a command: %w", err)
+		if err == nil {
+			err = answer(line)
 		}
+		if setup, failed := errors.AsType[*SetupError](err); failed {
+			return false, setup
+		}
+		return false, fmt.Errorf("zygote: executing a command: %w: %v", ErrBegun, err)
 	}
 	return false, answer(line)
 }

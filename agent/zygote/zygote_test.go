@@ -52,6 +52,8 @@ func TestAnswers(t *testing.T) {
 		{"mkdir 28\n", false, "mkdir: no space left on device"},
 		{"cwd 1\n", false, "cwd: operation not permitted"},
 		{"cold 0\n", false, ErrCold.Error()},
+		{"1cold 0\n", false, "zygote: executing a command: " + ErrBegun.Error()},
+		{"1x", false, "zygote: executing a command: " + ErrBegun.Error()},
 		{"", false, "zygote: starting a command: " + ErrEnded.Error()},
 		{"chdir 0\n", false, "zygote: a spare answered"},
 		{"chdir 99999\n", false, "zygote: a spare answered"},
@@ -80,6 +82,15 @@ func TestSilence(t *testing.T) {
 	t.Run("says nothing", func(t *testing.T) {
 		spare, _ := peer(t)
 		if _, err := spare.Run(Command{Dir: "/"}, within); !errors.Is(err, unix.ETIMEDOUT) {
+			t.Error(err)
+		}
+	})
+	t.Run("says nothing after it has begun", func(t *testing.T) {
+		spare, fd := peer(t)
+		if _, err := unix.Write(fd, []byte("1")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := spare.Run(Command{Dir: "/"}, within); !errors.Is(err, ErrBegun) || errors.Is(err, unix.ETIMEDOUT) {
 			t.Error(err)
 		}
 	})
