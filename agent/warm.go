@@ -28,7 +28,8 @@ const (
 //
 // What zygotes and spares say is not believed. The kernel says which process a spare is, the
 // reaper that it is a child of PID 1 and nothing else yet, and PID 1 moves it into its slot. Each
-// wait for one of them is on a goroutine of its own and bounded.
+// wait for one of them is on a goroutine of its own and bounded. User code in them may also send
+// descriptors whose close takes hours, so their sockets are closed with zygote.Close.
 //
 // Lock order: the reaper's lock, mu, that of a client.
 type nursery struct {
@@ -164,7 +165,7 @@ func (n *nursery) left(k key) {
 
 // tend serves a zygote until its end.
 func (n *nursery) tend(z *nurse) {
-	defer unix.Close(z.control)
+	defer zygote.Close(z.control)
 	var warm wire.WarmMsg
 	broken := zygote.Load(z.control, z.m.Spawn.Args, z.m.Preload, loadTime)
 	if broken != nil {
@@ -222,11 +223,11 @@ func (n *nursery) raise(z *nurse, r request) error {
 	}
 	s := &spare{Spare: forked, key: key{z.c.conn, r.id}, c: z.c, of: z}
 	if s.UID != z.m.Spawn.UID || s.GID != z.m.Spawn.GID {
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		return fmt.Errorf("a process of user %d:%d says that it is a spare", s.UID, s.GID)
 	}
 	if s.born, err = n.reaper.claim(s.PID, func() { n.ended(s) }); err != nil {
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		return err
 	}
 	if err = place(r.slot, s.PID); err == nil && n.keep(s) {
@@ -236,7 +237,7 @@ func (n *nursery) raise(z *nurse, r request) error {
 		err = errors.New("a spare has ended")
 	}
 	n.reaper.abandon(s.born)
-	unix.Close(s.FD)
+	zygote.Close(s.FD)
 	return err
 }
 
@@ -271,7 +272,7 @@ func (n *nursery) ended(s *spare) {
 	defer n.mu.Unlock()
 	if n.waiting[s.key] == s {
 		delete(n.waiting, s.key)
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		m := wire.ExitedMsg{Status: uint32(s.born.status)}
 		s.c.send(wire.TypeExited, s.key.id, m.Marshal())
 	}
@@ -299,7 +300,7 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 	}
 	closeFDs(stdio)
 	if err == nil {
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		typ := byte(wire.TypeStarted)
 		if warm {
 			typ = wire.TypeTaken
@@ -310,7 +311,7 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 	}
 	n.reaper.abandon(s.born)
 	why := s.whyNot(err)
-	unix.Close(s.FD)
+	zygote.Close(s.FD)
 	s.c.send(wire.TypeFailed, s.key.id, why.Marshal())
 }
 
@@ -336,11 +337,7 @@ func (s *spare) whyNot(err error) *wire.FailedMsg {
 	case <-time.After(dieTime):
 		silent = false
 	}
-	var late [1]byte
-	if n, _, err := unix.Recvfrom(s.FD, late[:], unix.MSG_DONTWAIT); err == nil && n > 0 {
-		silent = false
-	}
-	if !silent {
+	if !silent || s.Peek() {
 		return failed(wire.StepUnsure, unix.EIO)
 	}
 	return failed(wire.StepSpare, errno)
@@ -365,6 +362,6 @@ func (n *nursery) hangUp(c *client) {
 	n.mu.Unlock()
 	for _, s := range spares {
 		n.reaper.abandon(s.born)
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/agent/zygote"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -215,6 +216,70 @@ func TestSpareDies(t *testing.T) {
 	n.wantExited(2, killed)
 	n.command(2)
 	n.wantFailed(2, wire.StepSpare, unix.ESRCH)
+}
+
+// TestLingeringSpare: what user code sends from a spare, such as a socket whose close takes an hour, delays neither the
+// reaper nor a command nor the end of a client.
+func TestLingeringSpare(t *testing.T) {
+	n := newNurseryTest(t)
+	theirs := make(chan int, 1)
+	z := n.zygote(func(fd int) {
+		n.child("printf h >&4; head -c 4 <&4 >/dev/null; exec 4>&-; exec sleep 1000", fd)
+		other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		theirs <- other
+	})
+	// raise makes a spare that sends text and the last copy of such a socket.
+	raise := func(id uint32, text string) (pid int) {
+		t.Helper()
+		slot, err := n.raise(z, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.want(wire.TypeWaiting, id)
+		if _, err := fmt.Sscan(slot, &pid); err != nil {
+			t.Fatal(err)
+		}
+		lingering, stop, err := testutil.LingeringSocket()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
+		fd := <-theirs
+		if err := unix.Sendmsg(fd, []byte(text), unix.UnixRights(lingering), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(lingering)
+		unix.Close(fd)
+		return pid
+	}
+	kill := func(pid int) {
+		t.Helper()
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := time.AfterFunc(20*time.Second, func() { panic("a spare's descriptor delays the agent") })
+	defer late.Stop()
+
+	kill(raise(2, "x"))
+	n.wantExited(2, killed)
+
+	pid := raise(3, "0")
+	n.command(3)
+	n.want(wire.TypeTaken, 3)
+	kill(pid)
+	n.wantExited(3, killed)
+
+	raise(4, "x")
+	n.command(4)
+	n.wantFailed(4, wire.StepUnsure, unix.EIO)
+
+	raise(5, "x")
+	n.c.leave()
+	n.hangUp(n.c)
 }
 
 // TestSpareFails: a spare that does not take its command over is dead before the client hears of it. It says
