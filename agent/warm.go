@@ -305,8 +305,7 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 		if warm {
 			typ = wire.TypeTaken
 		}
-		s.c.send(typ, s.key.id, nil)
-		n.reaper.settle(s.born, s.key, s.c)
+		n.reaper.settle(s.born, s.key, s.c, typ)
 		return
 	}
 	n.reaper.abandon(s.born)

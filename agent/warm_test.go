@@ -198,6 +198,33 @@ func TestSpare(t *testing.T) {
 	n.wantFailed(2, wire.StepSpare, unix.ESRCH)
 }
 
+// TestSignalAtOnce: a client that hears that its command has started can signal it. So the reaper's lock is held while it
+// is told.
+func TestSignalAtOnce(t *testing.T) {
+	n := newNurseryTest(t)
+	if _, err := n.raise(n.shell(`printf h >&4; head -c 4 <&4 >/dev/null; printf 0 >&4; exec 4>&-; exec sleep 1000`), 2); err != nil {
+		t.Fatal(err)
+	}
+	n.want(wire.TypeWaiting, 2)
+	n.c.mu.Lock() // nothing is told
+	n.command(2)
+	for held, late := 0, time.Now().Add(10*time.Second); held < 20; held++ { // the reaper holds it for a moment
+		if n.reaper.mu.TryLock() {
+			n.reaper.mu.Unlock()
+			held = 0
+		}
+		if time.Now().After(late) {
+			n.c.mu.Unlock()
+			t.Fatal("a signal could come before the command is there")
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
+	}
+	n.c.mu.Unlock()
+	n.want(wire.TypeTaken, 2)
+	n.reaper.signal(key{n.c.conn, 2}, unix.SIGKILL)
+	n.wantExited(2, unix.WaitStatus.Signaled) // by another signal, since the reaper has a sandbox
+}
+
 // TestSpareDies: a spare that dies while it waits is gone, and its client hears of it.
 func TestSpareDies(t *testing.T) {
 	n := newNurseryTest(t)
