@@ -31,7 +31,7 @@ func newNurseryTest(t *testing.T) *nurseryTest {
 	}
 	r := newReaper(func(uint32, unix.WaitStatus) {})
 	n := &nurseryTest{nursery: newNursery(r), t: t, c: c, peer: p, null: null}
-	n.useTime = 100 * time.Millisecond
+	n.useTime = time.Minute
 	r.sandbox = n.child("exec sleep 1000", -1) // with whose end that of the reaper comes
 	stopped := make(chan error)
 	go func() { stopped <- r.run() }()
@@ -331,6 +331,11 @@ func TestSpareFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNurseryTest(t)
+			if c.errno == unix.ETIMEDOUT {
+				n.useTime = 100 * time.Millisecond
+			} else if name == "begun" {
+				n.useTime = time.Second // in which it says so
+			}
 			text, err := n.raise(n.shell("printf h >&4; "+c.script), 2)
 			if err != nil {
 				t.Fatal(err)
