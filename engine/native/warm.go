@@ -387,13 +387,18 @@ func (w *warmth) isLost() bool {
 	}
 }
 
-// take gives p the slot and id of a spare, from whose end on the agent speaks about p. It returns
-// false if there is none for p.
-func (w *warmth) take(z *spec.Zygote, p *process) bool {
+// mayTake reports whether p is for a spare of z at all, and notes that.
+func (w *warmth) mayTake(z *spec.Zygote, p *process) bool {
 	if z == nil || p.cmd.TTY != nil || p.cmd.Builtin != "" || !w.possible() {
 		return false
 	}
 	p.zygote = z
+	return true
+}
+
+// take gives p, for which mayTake is true, the slot and id of a spare, from whose end on the agent speaks about p.
+// It returns false if there is none.
+func (w *warmth) take(z *spec.Zygote, p *process) bool {
 	limits := rlimits(w.box.currentLimits())
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"golang.org/x/sys/unix"
 )
 
 // TestNestRests: a zygote that fails again and again is left alone for longer each time, and one that has lived for long
@@ -132,5 +134,37 @@ func TestMemberUsed(t *testing.T) {
 	w.wg.Wait()
 	if len(n.spares) != 0 || !slices.Equal(s.used, []string{"c1"}) {
 		t.Errorf("spares %v, released %v", n.spares, s.used)
+	}
+}
+
+// TestSpareStays: a command without descriptors takes no spare, which would wait for it for ever.
+func TestSpareStays(t *testing.T) {
+	z := spec.Zygote{Name: "python", Command: []string{"python3"}, Spares: 1}
+	b := &box{engine: new(core), spec: engine.Spec{Engine: spec.EngineNative, Zygotes: []spec.Zygote{z}}, slots: &slots{closed: true}, processes: map[uint32]*process{}}
+	b.warm = newWarmth(b)
+	user := engine.User{UID: 7, GID: 8}
+	n := &nest{of: z, user: user}
+	b.warm.nests[nestKey{z.Name, user}] = n
+	m := b.warm.add(n, &slot{name: "c1"}, rlimits(b.currentLimits()))
+	b.warm.ready(m, func() { n.spares = append(n.spares, m) })
+	var out bytes.Buffer
+	p := &process{account: account{box: b}, cmd: engine.Command{Args: []string{"python3"}, User: &user, Stdout: &out}}
+
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err := p.startWarm(t.Context(), &z)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("%v, want %v", err, unix.EMFILE)
+	}
+	if len(n.spares) != 1 || b.warm.members[m.id] != m || p.slot != nil {
+		t.Errorf("%d spares wait, and the command has slot %v", len(n.spares), p.slot)
 	}
 }
