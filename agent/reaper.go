@@ -198,12 +198,14 @@ func (b *newborn) isOver() bool {
 	}
 }
 
-// settle makes a claimed process the command k of c, so that its end is reported, also if it has come. If
-// c has left, the process is killed instead.
-func (r *reaper) settle(b *newborn, k key, c *client) {
+// settle makes a claimed process the command k of c, says so to c with a frame of type typ, and has its end reported,
+// also if it has come. If c has left, the process is killed instead. All that is one step for signal: otherwise one
+// that c sends at once would find no command.
+func (r *reaper) settle(b *newborn, k key, c *client, typ byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.births, b)
+	c.send(typ, k.id, nil)
 	switch {
 	case c.hasLeft():
 		r.killLocked(b)

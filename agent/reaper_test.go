@@ -52,7 +52,9 @@ func TestReaperNumbers(t *testing.T) {
 	var number int
 	r.birth(key{id: 2}, func(child *int32) (int, *wire.FailedMsg) {
 		number = reaped(begin("exit 3", nil))
+		r.mu.Lock()                             // until then the reaper works on the process that had the number
 		atomic.StoreInt32(child, int32(number)) // as the kernel would if it gave the number away again
+		r.mu.Unlock()
 		return number, nil
 	}, told)
 	r.mu.Lock()

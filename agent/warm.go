@@ -28,7 +28,8 @@ const (
 //
 // What zygotes and spares say is not believed. The kernel says which process a spare is, the
 // reaper that it is a child of PID 1 and nothing else yet, and PID 1 moves it into its slot. Each
-// wait for one of them is on a goroutine of its own and bounded.
+// wait for one of them is on a goroutine of its own and bounded. User code in them may also send
+// descriptors whose close takes hours, so their sockets are closed with zygote.Close.
 //
 // Lock order: the reaper's lock, mu, that of a client.
 type nursery struct {
@@ -164,7 +165,7 @@ func (n *nursery) left(k key) {
 
 // tend serves a zygote until its end.
 func (n *nursery) tend(z *nurse) {
-	defer unix.Close(z.control)
+	defer zygote.Close(z.control)
 	var warm wire.WarmMsg
 	broken := zygote.Load(z.control, z.m.Spawn.Args, z.m.Preload, loadTime)
 	if broken != nil {
@@ -222,11 +223,11 @@ func (n *nursery) raise(z *nurse, r request) error {
 	}
 	s := &spare{Spare: forked, key: key{z.c.conn, r.id}, c: z.c, of: z}
 	if s.UID != z.m.Spawn.UID || s.GID != z.m.Spawn.GID {
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		return fmt.Errorf("a process of user %d:%d says that it is a spare", s.UID, s.GID)
 	}
 	if s.born, err = n.reaper.claim(s.PID, func() { n.ended(s) }); err != nil {
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		return err
 	}
 	if err = place(r.slot, s.PID); err == nil && n.keep(s) {
@@ -236,7 +237,7 @@ func (n *nursery) raise(z *nurse, r request) error {
 		err = errors.New("a spare has ended")
 	}
 	n.reaper.abandon(s.born)
-	unix.Close(s.FD)
+	zygote.Close(s.FD)
 	return err
 }
 
@@ -271,7 +272,7 @@ func (n *nursery) ended(s *spare) {
 	defer n.mu.Unlock()
 	if n.waiting[s.key] == s {
 		delete(n.waiting, s.key)
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		m := wire.ExitedMsg{Status: uint32(s.born.status)}
 		s.c.send(wire.TypeExited, s.key.id, m.Marshal())
 	}
@@ -299,18 +300,17 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 	}
 	closeFDs(stdio)
 	if err == nil {
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 		typ := byte(wire.TypeStarted)
 		if warm {
 			typ = wire.TypeTaken
 		}
-		s.c.send(typ, s.key.id, nil)
-		n.reaper.settle(s.born, s.key, s.c)
+		n.reaper.settle(s.born, s.key, s.c, typ)
 		return
 	}
 	n.reaper.abandon(s.born)
 	why := s.whyNot(err)
-	unix.Close(s.FD)
+	zygote.Close(s.FD)
 	s.c.send(wire.TypeFailed, s.key.id, why.Marshal())
 }
 
@@ -318,8 +318,8 @@ func (n *nursery) use(s *spare, m *wire.SpawnMsg, stdio []int) {
 var setupSteps = map[string]string{"mkdir": wire.StepMkdir, "chdir": wire.StepChdir, "cwd": wire.StepCwd, "exec": wire.StepExec}
 
 // whyNot says why s, which was killed, did not run its command. No code of the command has run if
-// s has not said that it begins, since it says that first. So s has to be dead before the
-// last look at what it said.
+// s has not said that it begins, since it says that first; Run answers ErrBegun once it has read that. So s
+// has to be dead before the last look at what it said.
 func (s *spare) whyNot(err error) *wire.FailedMsg {
 	if setup, ok := errors.AsType[*zygote.SetupError](err); ok {
 		return &wire.FailedMsg{Step: setupSteps[setup.Step], Errno: setup.Errno}
@@ -336,11 +336,7 @@ func (s *spare) whyNot(err error) *wire.FailedMsg {
 	case <-time.After(dieTime):
 		silent = false
 	}
-	var late [1]byte
-	if n, _, err := unix.Recvfrom(s.FD, late[:], unix.MSG_DONTWAIT); err == nil && n > 0 {
-		silent = false
-	}
-	if !silent {
+	if !silent || s.Peek() {
 		return failed(wire.StepUnsure, unix.EIO)
 	}
 	return failed(wire.StepSpare, errno)
@@ -365,6 +361,6 @@ func (n *nursery) hangUp(c *client) {
 	n.mu.Unlock()
 	for _, s := range spares {
 		n.reaper.abandon(s.born)
-		unix.Close(s.FD)
+		zygote.Close(s.FD)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/agent/zygote"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +31,7 @@ func newNurseryTest(t *testing.T) *nurseryTest {
 	}
 	r := newReaper(func(uint32, unix.WaitStatus) {})
 	n := &nurseryTest{nursery: newNursery(r), t: t, c: c, peer: p, null: null}
-	n.useTime = 100 * time.Millisecond
+	n.useTime = time.Minute
 	r.sandbox = n.child("exec sleep 1000", -1) // with whose end that of the reaper comes
 	stopped := make(chan error)
 	go func() { stopped <- r.run() }()
@@ -197,6 +198,33 @@ func TestSpare(t *testing.T) {
 	n.wantFailed(2, wire.StepSpare, unix.ESRCH)
 }
 
+// TestSignalAtOnce: a client that hears that its command has started can signal it. So the reaper's lock is held while it
+// is told.
+func TestSignalAtOnce(t *testing.T) {
+	n := newNurseryTest(t)
+	if _, err := n.raise(n.shell(`printf h >&4; head -c 4 <&4 >/dev/null; printf 0 >&4; exec 4>&-; exec sleep 1000`), 2); err != nil {
+		t.Fatal(err)
+	}
+	n.want(wire.TypeWaiting, 2)
+	n.c.mu.Lock() // nothing is told
+	n.command(2)
+	for held, late := 0, time.Now().Add(10*time.Second); held < 20; held++ { // the reaper holds it for a moment
+		if n.reaper.mu.TryLock() {
+			n.reaper.mu.Unlock()
+			held = 0
+		}
+		if time.Now().After(late) {
+			n.c.mu.Unlock()
+			t.Fatal("a signal could come before the command is there")
+		}
+		unix.Nanosleep(&unix.Timespec{Nsec: 1e6}, nil)
+	}
+	n.c.mu.Unlock()
+	n.want(wire.TypeTaken, 2)
+	n.reaper.signal(key{n.c.conn, 2}, unix.SIGKILL)
+	n.wantExited(2, unix.WaitStatus.Signaled) // by another signal, since the reaper has a sandbox
+}
+
 // TestSpareDies: a spare that dies while it waits is gone, and its client hears of it.
 func TestSpareDies(t *testing.T) {
 	n := newNurseryTest(t)
@@ -217,6 +245,70 @@ func TestSpareDies(t *testing.T) {
 	n.wantFailed(2, wire.StepSpare, unix.ESRCH)
 }
 
+// TestLingeringSpare: what user code sends from a spare, such as a socket whose close takes an hour, delays neither the
+// reaper nor a command nor the end of a client.
+func TestLingeringSpare(t *testing.T) {
+	n := newNurseryTest(t)
+	theirs := make(chan int, 1)
+	z := n.zygote(func(fd int) {
+		n.child("printf h >&4; head -c 4 <&4 >/dev/null; exec 4>&-; exec sleep 1000", fd)
+		other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		theirs <- other
+	})
+	// raise makes a spare that sends text and the last copy of such a socket.
+	raise := func(id uint32, text string) (pid int) {
+		t.Helper()
+		slot, err := n.raise(z, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.want(wire.TypeWaiting, id)
+		if _, err := fmt.Sscan(slot, &pid); err != nil {
+			t.Fatal(err)
+		}
+		lingering, stop, err := testutil.LingeringSocket()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
+		fd := <-theirs
+		if err := unix.Sendmsg(fd, []byte(text), unix.UnixRights(lingering), nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(lingering)
+		unix.Close(fd)
+		return pid
+	}
+	kill := func(pid int) {
+		t.Helper()
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := time.AfterFunc(20*time.Second, func() { panic("a spare's descriptor delays the agent") })
+	defer late.Stop()
+
+	kill(raise(2, "x"))
+	n.wantExited(2, killed)
+
+	pid := raise(3, "0")
+	n.command(3)
+	n.want(wire.TypeTaken, 3)
+	kill(pid)
+	n.wantExited(3, killed)
+
+	raise(4, "x")
+	n.command(4)
+	n.wantFailed(4, wire.StepUnsure, unix.EIO)
+
+	raise(5, "x")
+	n.c.leave()
+	n.hangUp(n.c)
+}
+
 // TestSpareFails: a spare that does not take its command over is dead before the client hears of it. It says
 // whether code of the command may have run.
 func TestSpareFails(t *testing.T) {
@@ -233,10 +325,17 @@ func TestSpareFails(t *testing.T) {
 		"mkdir":           {`head -c 4 <&4; printf 'mkdir 30\n' >&4; exec sleep 1000`, wire.StepMkdir, unix.EROFS},
 		"out of it":       {`head -c 4 <&4; printf 'cwd 1\n' >&4; exec sleep 1000`, wire.StepCwd, unix.EPERM},
 		"no program":      {`head -c 4 <&4; printf 1 >&4; printf 'exec 2\n' >&4; exec sleep 1000`, wire.StepExec, unix.ENOENT},
+		"begun":           {`head -c 4 <&4; printf 1 >&4; exec sleep 1000`, wire.StepUnsure, unix.EIO},
+		"cold too late":   {`head -c 4 <&4; printf '1cold 0\n' >&4; exec sleep 1000`, wire.StepUnsure, unix.EIO},
 		"out of its mind": {`head -c 4 <&4; printf 'x' >&4; exec sleep 1000`, wire.StepUnsure, unix.EIO},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNurseryTest(t)
+			if c.errno == unix.ETIMEDOUT {
+				n.useTime = 100 * time.Millisecond
+			} else if name == "begun" {
+				n.useTime = time.Second // in which it says so
+			}
 			text, err := n.raise(n.shell("printf h >&4; "+c.script), 2)
 			if err != nil {
 				t.Fatal(err)

@@ -52,13 +52,21 @@ func (g *Group) freeze(ctx context.Context, dir string) error {
 
 // Thaw lets the processes of the box continue. It is not an error if the box is not frozen,
 // or gone.
-func (g *Group) Thaw() error { return errors.Join(g.ThawInit(), g.Resume()) }
+func (g *Group) Thaw() error { return errors.Join(g.ThawInit(), g.thaw("work/")) }
 
 // ThawInit is Thaw for PID 1 alone, in a box whose commands are paused.
 func (g *Group) ThawInit() error { return g.thaw("") }
 
-// Resume ends Pause. It is not an error if the commands are not paused, or the box is gone.
-func (g *Group) Resume() error { return g.thaw("work/") }
+// Resume ends Pause. It is not an error if the commands are not paused, or the box is gone. It first
+// ends the permission to swap of a [Group.Reclaim] whose context has ended; if it cannot, the commands stay paused.
+func (g *Group) Resume() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := ignoreGone(g.forbidSwapLocked()); err != nil {
+		return fmt.Errorf("forbidding box %q to swap before it goes on: %w", g.ID, err)
+	}
+	return g.thaw("work/")
+}
 
 func (g *Group) thaw(dir string) error {
 	if err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "0"); err != nil && !gone(err) {

@@ -45,8 +45,8 @@ func (g *Group) WhyNoReclaim() string {
 //
 // A box with a memory limit cannot swap. It may while Reclaim works, up to its limit; afterwards it cannot again, but
 // what is in swap stays there until it is used. So until then the box can hold up to its limit in swap, in
-// addition to its limit in RAM. If this process is killed meanwhile, [Host.Adopt] ends that permission. Slots with
-// a limit of their own do not swap.
+// addition to its limit in RAM. [Group.Resume] ends that permission too, and after the death of this process
+// [Host.Adopt]. Slots with a limit of their own do not swap.
 func (g *Group) Reclaim(ctx context.Context) (bytes int64, err error) {
 	defer func() {
 		if err != nil {
@@ -57,7 +57,7 @@ func (g *Group) Reclaim(ctx context.Context) (bytes int64, err error) {
 	if err != nil {
 		return 0, ignoreGone(err)
 	}
-	if err := g.allowSwap(); err != nil {
+	if err := g.allowSwap(ctx); err != nil {
 		return 0, ignoreGone(err)
 	}
 	now, err := g.reclaim(ctx, before)
@@ -90,10 +90,13 @@ func (g *Group) reclaim(ctx context.Context, used int64) (int64, error) {
 	return used, nil
 }
 
-// allowSwap lets a box with a memory limit swap as much as its limit.
-func (g *Group) allowSwap() error {
+// allowSwap lets a box with a memory limit swap as much as its limit, unless ctx has ended: the box may go on then.
+func (g *Group) allowSwap(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
 	if !exists(g.v2.box, "work/memory.swap.max") { // a box that swaps anyway, which its maker has accepted
 		return nil
 	}

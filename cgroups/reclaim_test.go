@@ -57,7 +57,9 @@ func TestReclaim(t *testing.T) {
 	if bytes, err := b.Reclaim(done); bytes != 0 || err != nil {
 		t.Errorf("Reclaim without time: %d, %v", bytes, err)
 	}
-	check(t, b.allowSwap())
+	check(t, b.allowSwap(done))
+	forbidden("for a Reclaim without time")
+	check(t, b.allowSwap(ctx))
 	if n := b.number(t, "memory", "work/memory.swap.max", ""); n != 96*mib {
 		t.Errorf("room in swap: %d, want the limit", n)
 	}
@@ -65,7 +67,9 @@ func TestReclaim(t *testing.T) {
 	check(t, err)
 	check(t, g.Close())
 	forbidden("after adoption")
+	check(t, b.allowSwap(ctx))
 	check(t, b.Resume())
+	forbidden("after Resume")
 }
 
 // TestReclaimUnlimited: a box without a memory limit swaps as the host does, before and after.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,6 +36,9 @@ var ErrEnded = errors.New("it has ended")
 // are unusual.
 var ErrCold = errors.New("the command is to be started cold")
 
+// ErrBegun says that a spare has begun to execute the program of its command. Whether the program runs is not known.
+var ErrBegun = errors.New("it has begun to execute the program")
+
 var steps = []string{"mkdir", "chdir", "cwd", "exec"}
 
 // SetupError says which step of a command's start a spare could not do. No code of the command has
@@ -55,8 +59,8 @@ func Args(command []string) []string {
 	return append(append([]string(nil), command...), "-c", loader)
 }
 
-// Pair makes a control socket: one end to keep, and one for the zygote. Both are close-on-exec, and
-// the caller owns them.
+// Pair makes a control socket: one end to keep, which is closed with Close, and one for the zygote. Both
+// are close-on-exec, and the caller owns them.
 func Pair() (ours, theirs int, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -91,7 +95,7 @@ func Load(control int, command, preload []string, within time.Duration) error {
 
 // A Spare is a process that waits for a command.
 type Spare struct {
-	// FD is the socket of the spare, close-on-exec. The caller owns it.
+	// FD is the socket of the spare, close-on-exec. The caller owns it, and closes it with Close.
 	FD int
 	// PID is the process, in the caller's PID namespace, and UID and GID are its effective ids, in
 	// the caller's user namespace. The kernel has checked that a process with them has
@@ -113,10 +117,37 @@ func Fork(control int, within time.Duration) (*Spare, error) {
 	}
 	spare, err := fork(control, fds[0], fds[1], within)
 	if err != nil {
-		unix.Close(fds[0])
+		Close(fds[0])
 		return nil, err
 	}
 	return spare, nil
+}
+
+// Close closes a control socket or that of a spare without waiting. The other end may have sent
+// descriptors whose last close takes hours (see linux.CloseForeign), and closing the socket would
+// close those that nobody has received.
+func Close(fd int) {
+	go func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR) // from now on the other end can send nothing
+		data, oob := make([]byte, 64<<10), make([]byte, oobSize)
+		for {
+			n, oobn, _, _, err := unix.Recvmsg(fd, data, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			_, closed := readControl(oob[:max(oobn, 0)])
+			if err != nil || n == 0 && closed == 0 {
+				break
+			}
+		}
+		linux.CloseForeign([]int{fd})
+	}()
+}
+
+// Peek reports, without waiting, whether the spare has said more than Run has read.
+func (s *Spare) Peek() bool {
+	n, _, err := unix.Recvfrom(s.FD, make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return err == nil && n > 0
 }
 
 // fork takes theirs.
@@ -142,21 +173,14 @@ func fork(control, ours, theirs int, within time.Duration) (*Spare, error) {
 
 // receiveHello reads the first byte that a spare says, and who said it.
 func receiveHello(c *conn) (*Spare, error) {
-	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred)) // no room for descriptors
-	_, n, err := c.receive(make([]byte, 1), oob)
+	_, who, err := c.receive(make([]byte, 1))
 	if err != nil {
 		return nil, fmt.Errorf("zygote: waiting for a spare: %w", err)
 	}
-	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil {
-		return nil, fmt.Errorf("zygote: a spare's credentials: %w", err)
+	if who == nil {
+		return nil, errors.New("zygote: a spare said nothing of who it is")
 	}
-	for i := range messages {
-		if who, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
-			return &Spare{FD: c.fd, PID: int(who.Pid), UID: who.Uid, GID: who.Gid}, nil
-		}
-	}
-	return nil, errors.New("zygote: a spare said nothing of who it is")
+	return &Spare{FD: c.fd, PID: int(who.Pid), UID: who.Uid, GID: who.Gid}, nil
 }
 
 // Command is what a spare becomes.
@@ -172,9 +196,9 @@ type Command struct {
 // Run sends command to the spare and returns when the spare has started it: warm, or by
 // executing the program. No code of the command has run before, and from then on only the
 // exit status tells how it goes. A *SetupError says which step failed, ErrCold that the spare cannot
-// become this command; in both cases it does not, and ends. After any other error, such as
-// ErrEnded or unix.ETIMEDOUT after within, the command may start a moment later, unless the
-// caller kills the process. FD is of no use afterwards.
+// become this command; in both cases it does not, and ends. After ErrBegun code of the command may have run. After
+// any other error, such as ErrEnded or unix.ETIMEDOUT after within, the command may start a moment
+// later, unless the caller kills the process. FD is of no use afterwards.
 func (s *Spare) Run(command Command, within time.Duration) (warm bool, err error) {
 	payload, err := Payload(command)
 	if err != nil {
@@ -199,9 +223,13 @@ func (s *Spare) Run(command Command, within time.Duration) (warm bool, err error
 		if errors.Is(err, ErrEnded) {
 			return false, nil
 		}
-		if err != nil {
-			return false, fmt.Errorf("zygote: executing a command: %w", err)
+		if err == nil {
+			err = answer(line)
 		}
+		if setup, failed := errors.AsType[*SetupError](err); failed {
+			return false, setup
+		}
+		return false, fmt.Errorf("zygote: executing a command: %w: %v", ErrBegun, err)
 	}
 	return false, answer(line)
 }
@@ -290,26 +318,46 @@ func (c *conn) send(b, rights []byte) error {
 	return nil
 }
 
-// receive reads one packet, or what a stream has, and what came with it: descriptors for which oob
-// has no room are dropped by the kernel.
-func (c *conn) receive(b, oob []byte) (n, oobn int, err error) {
+// receive reads one packet, or what a stream has, and who sent it, if the socket tells (SO_PASSCRED).
+// Descriptors that came with it are closed, but not by the kernel, which would wait for that.
+func (c *conn) receive(b []byte) (n int, who *unix.Ucred, err error) {
+	oob, oobn := make([]byte, oobSize), 0
 	err = c.retry(unix.POLLIN, func() (err error) {
 		n, oobn, _, _, err = unix.Recvmsg(c.fd, b, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		return err
 	})
-	if err == nil && n == 0 {
-		err = ErrEnded
-	}
 	if err != nil {
-		return 0, 0, err
+		return 0, nil, err
 	}
-	return n, oobn, nil
+	who, _ = readControl(oob[:oobn])
+	if n == 0 {
+		return 0, nil, ErrEnded
+	}
+	return n, who, nil
+}
+
+// oobSize is the size of the control messages with which one message can come: SCM_MAX_FD of the kernel
+// descriptors, and credentials.
+var oobSize = unix.CmsgSpace(4*253) + unix.CmsgSpace(unix.SizeofUcred)
+
+// readControl returns the credentials in the control messages oob, or nil, and how many descriptors it has closed.
+func readControl(oob []byte) (who *unix.Ucred, closed int) {
+	messages, _ := unix.ParseSocketControlMessage(oob) // the kernel has written them
+	for i := range messages {
+		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			linux.CloseForeign(fds)
+			closed += len(fds)
+		} else if from, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+			who = from
+		}
+	}
+	return who, closed
 }
 
 // receiveLine reads a packet of text.
 func (c *conn) receiveLine() (string, error) {
 	b := make([]byte, maxLine)
-	n, _, err := c.receive(b, nil)
+	n, _, err := c.receive(b)
 	return strings.ToValidUTF8(string(b[:n]), "?"), err
 }
 

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,6 +54,8 @@ func TestAnswers(t *testing.T) {
 		{"mkdir 28\n", false, "mkdir: no space left on device"},
 		{"cwd 1\n", false, "cwd: operation not permitted"},
 		{"cold 0\n", false, ErrCold.Error()},
+		{"1cold 0\n", false, "zygote: executing a command: " + ErrBegun.Error()},
+		{"1x", false, "zygote: executing a command: " + ErrBegun.Error()},
 		{"", false, "zygote: starting a command: " + ErrEnded.Error()},
 		{"chdir 0\n", false, "zygote: a spare answered"},
 		{"chdir 99999\n", false, "zygote: a spare answered"},
@@ -80,6 +84,15 @@ func TestSilence(t *testing.T) {
 	t.Run("says nothing", func(t *testing.T) {
 		spare, _ := peer(t)
 		if _, err := spare.Run(Command{Dir: "/"}, within); !errors.Is(err, unix.ETIMEDOUT) {
+			t.Error(err)
+		}
+	})
+	t.Run("says nothing after it has begun", func(t *testing.T) {
+		spare, fd := peer(t)
+		if _, err := unix.Write(fd, []byte("1")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := spare.Run(Command{Dir: "/"}, within); !errors.Is(err, ErrBegun) || errors.Is(err, unix.ETIMEDOUT) {
 			t.Error(err)
 		}
 	})
@@ -125,25 +138,68 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// Descriptors that a spare sends do not reach the receiver.
+// Descriptors that a spare sends are closed, and nothing waits for that.
 func TestDescriptorsAreDropped(t *testing.T) {
-	spare, fd := peer(t)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spare, fd := &Spare{FD: fds[0]}, fds[1]
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(spare.FD, unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+		t.Fatal(err)
+	}
+	var lingering [4]int
+	for i := range lingering {
+		var stop func()
+		var err error
+		if lingering[i], stop, err = testutil.LingeringSocket(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
+	}
 	before := descriptors(t)
-	if err := unix.Sendmsg(fd, []byte("0"), unix.UnixRights(0, 0, 0), nil, 0); err != nil {
-		t.Fatal(err)
+	// Each is sent as the last copy.
+	send := func(text string, i, others int) {
+		if err := unix.Sendmsg(fd, []byte(text), unix.UnixRights(append(make([]int, others), lingering[i])...), nil, 0); err != nil {
+			t.Error(err)
+		}
+		unix.Close(lingering[i])
 	}
-	if warm, err := spare.Run(Command{Dir: "/"}, patience); !warm || err != nil {
-		t.Error(warm, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		const most = 252 // and one more
+		send("0", 0, most)
+		if warm, err := spare.Run(Command{Dir: "/"}, patience); !warm || err != nil {
+			t.Error(warm, err)
+		}
+		send("h", 1, most)
+		if got, err := receiveHello(newConn(spare.FD, patience)); err != nil || got.PID != os.Getpid() {
+			t.Error(got, err)
+		}
+		if spare.Peek() {
+			t.Error("something is said")
+		}
+		send("x", 2, most)
+		if !spare.Peek() {
+			t.Error("nothing is said")
+		}
+		send("y", 3, 0)
+		Close(spare.FD)
+	}()
+	late := time.After(10 * time.Second)
+	select {
+	case <-done:
+	case <-late:
+		t.Fatal("it waits for a descriptor")
 	}
-	unix.SetsockoptInt(spare.FD, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-	if err := unix.Sendmsg(fd, []byte("h"), unix.UnixRights(0, 0, 0), nil, 0); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := receiveHello(newConn(spare.FD, patience)); err != nil || got.PID != os.Getpid() {
-		t.Error(got, err)
-	}
-	if after := descriptors(t); after != before {
-		t.Errorf("%d descriptors, before %d", after, before)
+	for want := before - len(lingering) - 1; descriptors(t) != want; runtime.Gosched() {
+		select {
+		case <-late:
+			t.Fatalf("%d descriptors, want %d", descriptors(t), want)
+		default:
+		}
 	}
 }
 

@@ -108,11 +108,15 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 // startWarm starts the command in a spare of zygote, if there is one. After errNoSpare no code of the command
 // has run.
 func (p *process) startWarm(ctx context.Context, zygote *spec.Zygote) error {
-	if !p.box.warm.take(zygote, p) {
+	if !p.box.warm.mayTake(zygote, p) {
 		return errNoSpare
 	}
+	// Before a spare is taken: one that gets no command would wait for ever.
 	if err := p.openStdio(); err != nil {
 		return err
+	}
+	if !p.box.warm.take(zygote, p) {
+		return errNoSpare
 	}
 	err := p.ask(ctx, wire.TypeUse, nil)
 	failed, ok := errors.AsType[*wire.FailedMsg](err)
@@ -148,7 +152,11 @@ func (p *process) ask(ctx context.Context, typ byte, birth []*os.File) error {
 	p.began = time.Now()
 	p.pausedBefore, _, _ = p.box.pauses.now()
 	if err := p.box.agent.Send(typ, p.id, m.Marshal(), files...); err != nil {
-		return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, err)
+		err = fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, err)
+		if typ == wire.TypeUse { // the spare still waits
+			err = errors.Join(err, p.kill(unix.SIGKILL))
+		}
+		return err
 	}
 	return p.awaitStart(ctx)
 }

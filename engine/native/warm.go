@@ -79,6 +79,9 @@ type member struct {
 	rlimits []wire.Rlimit    // that it was started with
 	frames  chan *wire.Frame // what the agent says about it before it is of use
 	gone    chan struct{}    // closed when it has ended
+	// held, which warmth.mu guards: the goroutine that made it still works on it, and only that one discards it. It
+	// may be sending the descriptors of slot, whose numbers must not become those of other files meanwhile.
+	held bool
 }
 
 func newWarmth(b *box) *warmth {
@@ -179,7 +182,6 @@ func (w *warmth) fill(n *nest) error {
 	if err != nil {
 		return err
 	}
-	// An agent may say at any moment that a member has ended, and then its slot is closed.
 	asked, files := make([]*member, len(batch)), make([][]*os.File, len(batch))
 	for i, s := range batch {
 		files[i] = append(slices.Clone(s.birth[1:]), s.procs)
@@ -199,12 +201,7 @@ func (w *warmth) fill(n *nest) error {
 			w.end(m)
 			continue
 		}
-		w.mu.Lock()
-		if w.members[m.id] == m { // it has not ended already
-			m.slot.closeBirth()
-			n.spares = append(n.spares, m)
-		}
-		w.mu.Unlock()
+		w.ready(m, func() { n.spares = append(n.spares, m) })
 	}
 	if err != nil {
 		w.end(zygote)
@@ -245,14 +242,26 @@ func (w *warmth) load(n *nest) (*member, error) {
 		w.end(m)
 		return nil, err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.members[m.id] != m {
+	if !w.ready(m, func() { n.zygote = m }) {
 		return nil, errEnded
 	}
-	s.closeBirth()
-	n.zygote = m
 	return m, nil
+}
+
+// ready adds a member that works to its nest. It returns false if the member has ended, which it then discards.
+func (w *warmth) ready(m *member, add func()) bool {
+	w.mu.Lock()
+	ok := w.members[m.id] == m
+	if ok {
+		m.slot.closeBirth()
+		m.held = false
+		add()
+	}
+	w.mu.Unlock()
+	if !ok {
+		w.end(m)
+	}
+	return ok
 }
 
 // begin has the agent start a zygote, and returns when its program runs. A pause waits for that.
@@ -269,9 +278,9 @@ func (w *warmth) begin(m *member, ask *wire.ZygoteMsg, birth []*os.File) error {
 	return err
 }
 
-// add registers a member. It takes ownership of s.
+// add registers a member, which the caller holds until it calls ready or end. It takes ownership of s.
 func (w *warmth) add(n *nest, s *slot, rlimits []wire.Rlimit) *member {
-	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
+	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{}), held: true}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.members[m.id] = m
@@ -328,7 +337,9 @@ func (w *warmth) event(frame *wire.Frame) {
 		m.nest.failedLocked()
 	}
 	w.forgetLocked(m)
-	w.wg.Go(func() { w.discard(m) })
+	if !m.held {
+		w.wg.Go(func() { w.discard(m) })
+	}
 }
 
 // forgetLocked removes m from the nest. It returns false if that was done before.
@@ -346,10 +357,11 @@ func (w *warmth) forgetLocked(m *member) bool {
 	return true
 }
 
-// end ends a member.
+// end ends a member that the caller holds, or that nobody does.
 func (w *warmth) end(m *member) {
 	w.mu.Lock()
-	first := w.forgetLocked(m)
+	first := w.forgetLocked(m) || m.held
+	m.held = false
 	w.mu.Unlock()
 	if first {
 		w.discard(m)
@@ -376,13 +388,18 @@ func (w *warmth) isLost() bool {
 	}
 }
 
-// take gives p the slot and id of a spare, from whose end on the agent speaks about p. It returns
-// false if there is none for p.
-func (w *warmth) take(z *spec.Zygote, p *process) bool {
+// mayTake reports whether p is for a spare of z at all, and notes that.
+func (w *warmth) mayTake(z *spec.Zygote, p *process) bool {
 	if z == nil || p.cmd.TTY != nil || p.cmd.Builtin != "" || !w.possible() {
 		return false
 	}
 	p.zygote = z
+	return true
+}
+
+// take gives p, for which mayTake is true, the slot and id of a spare, from whose end on the agent speaks about p.
+// It returns false if there is none.
+func (w *warmth) take(z *spec.Zygote, p *process) bool {
 	limits := rlimits(w.box.currentLimits())
 	w.mu.Lock()
 	defer w.mu.Unlock()

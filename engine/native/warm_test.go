@@ -1,7 +1,10 @@
 package native
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +12,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"golang.org/x/sys/unix"
 )
 
 // TestNestRests: a zygote that fails again and again is left alone for longer each time, and one that has lived for long
@@ -76,5 +80,91 @@ func TestMemberFrames(t *testing.T) {
 	w.close()
 	if len(w.members) != 0 {
 		t.Errorf("members %v", w.members)
+	}
+}
+
+// TestMemberHeld: while the descriptors of a slot may be on their way to an agent, nothing that the agent says closes
+// them, since other files could get their numbers.
+func TestMemberHeld(t *testing.T) {
+	for what, done := range map[string]func(*warmth, *member){
+		"given up": (*warmth).end,
+		"ready too late": func(w *warmth, m *member) {
+			if w.ready(m, func() { t.Error("a member that has ended is used") }) {
+				t.Error("a member that has ended is ready")
+			}
+		},
+	} {
+		file, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		s := &slots{closed: true, taken: map[*slot]struct{}{}}
+		w := newWarmth(&box{slots: s})
+		w.lose()
+		m := w.add(&nest{}, &slot{name: "c1", birth: []*os.File{file}}, nil)
+		w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id})
+		w.wg.Wait()
+		if _, err := file.Stat(); err != nil || len(s.used) != 0 {
+			t.Errorf("%s: while it is held: %v, released %v", what, err, s.used)
+		}
+		done(w, m)
+		w.wg.Wait()
+		if _, err := file.Stat(); !errors.Is(err, os.ErrClosed) || !slices.Equal(s.used, []string{"c1"}) {
+			t.Errorf("%s: afterwards: %v, released %v", what, err, s.used)
+		}
+		w.end(m)
+		if len(s.used) != 1 {
+			t.Errorf("%s: released %v", what, s.used)
+		}
+	}
+}
+
+// TestMemberUsed: a member that waits ends when the agent says so.
+func TestMemberUsed(t *testing.T) {
+	s := &slots{closed: true, taken: map[*slot]struct{}{}}
+	w := newWarmth(&box{slots: s})
+	w.lose()
+	n := &nest{}
+	m := w.add(n, &slot{name: "c1"}, nil)
+	if !w.ready(m, func() { n.spares = append(n.spares, m) }) {
+		t.Fatal("it is not ready")
+	}
+	w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id})
+	w.wg.Wait()
+	if len(n.spares) != 0 || !slices.Equal(s.used, []string{"c1"}) {
+		t.Errorf("spares %v, released %v", n.spares, s.used)
+	}
+}
+
+// TestSpareStays: a command without descriptors takes no spare, which would wait for it for ever.
+func TestSpareStays(t *testing.T) {
+	z := spec.Zygote{Name: "python", Command: []string{"python3"}, Spares: 1}
+	b := &box{engine: new(core), spec: engine.Spec{Engine: spec.EngineNative, Zygotes: []spec.Zygote{z}}, slots: &slots{closed: true}, processes: map[uint32]*process{}}
+	b.warm = newWarmth(b)
+	user := engine.User{UID: 7, GID: 8}
+	n := &nest{of: z, user: user}
+	b.warm.nests[nestKey{z.Name, user}] = n
+	m := b.warm.add(n, &slot{name: "c1"}, rlimits(b.currentLimits()))
+	b.warm.ready(m, func() { n.spares = append(n.spares, m) })
+	var out bytes.Buffer
+	p := &process{account: account{box: b}, cmd: engine.Command{Args: []string{"python3"}, User: &user, Stdout: &out}}
+
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	err := p.startWarm(t.Context(), &z)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, unix.EMFILE) {
+		t.Errorf("%v, want %v", err, unix.EMFILE)
+	}
+	if len(n.spares) != 1 || b.warm.members[m.id] != m || p.slot != nil {
+		t.Errorf("%d spares wait, and the command has slot %v", len(n.spares), p.slot)
 	}
 }
