@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -230,10 +231,14 @@ func (n *nursery) raise(z *nurse, r request) error {
 		zygote.Close(s.FD)
 		return err
 	}
-	if err = place(r.slot, s.PID); err == nil && n.keep(s) {
-		return nil
+	err = place(r.slot, s.PID)
+	if err == nil && len(r.slot) > 1 {
+		err = onlyThread(s.PID)
 	}
 	if err == nil {
+		if n.keep(s) {
+			return nil
+		}
 		err = errors.New("a spare has ended")
 	}
 	n.reaper.abandon(s.born)
@@ -243,12 +248,25 @@ func (n *nursery) raise(z *nurse, r request) error {
 
 // place moves a child into a slot. The kernel looks pid up in the PID namespace of this
 // process. The child is not reaped, so the number belongs to no other process. A write that
-// succeeds has moved all its threads, or on v1 its only one.
+// succeeds has moved all its threads, or on v1 only its first, see onlyThread.
 func place(slot []int, pid int) error {
 	for _, fd := range slot {
 		if _, err := write(fd, strconv.AppendInt(nil, int64(pid), 10)); err != nil {
 			return os.NewSyscallError("moving a spare into its cgroup", err)
 		}
+	}
+	return nil
+}
+
+// onlyThread checks that a process, which was moved on v1, has one thread. Another one, which user code may have started
+// before, would go on in the zygote's cgroups: outside the limits and the figures of its command.
+func onlyThread(pid int) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(text, []byte("\nThreads:\t1\n")) {
+		return errors.New("a spare has several threads")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -420,6 +421,35 @@ func TestForgedSpare(t *testing.T) {
 	}
 	clear(n.reaper.commands)
 	n.reaper.mu.Unlock()
+}
+
+// TestSpareWithThreads: on v1 one thread is moved to the slot, so a spare may have no other.
+func TestSpareWithThreads(t *testing.T) {
+	n := newNurseryTest(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	z := n.shell("exec " + python + ` -c '
+import os, threading, time
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+os.write(4, b"h")
+time.sleep(1000)'`)
+	slot, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slot.Close()
+	fd := int(slot.Fd())
+	if err := n.nursery.raise(z, request{id: 2, slot: []int{fd, fd}}); err == nil || !strings.Contains(err.Error(), "several threads") {
+		t.Errorf("%v", err)
+	}
+	if err := n.nursery.raise(n.shell("printf h >&4; exec sleep 1000"), request{id: 3, slot: []int{fd, fd}}); err != nil {
+		t.Error(err)
+	}
+	n.want(wire.TypeWaiting, 3)
+	n.c.leave()
+	n.hangUp(n.c)
 }
 
 // TestNurseryHangUp: with a client its spares end, and nothing is said to it any more.

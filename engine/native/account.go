@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -141,6 +142,9 @@ func (a *account) askOutside(status unix.WaitStatus) {
 	ctx, cancel := context.WithTimeout(context.Background(), outsideDeadline)
 	defer cancel()
 	ask := rpc.Outside{ID: a.box.id, Slot: a.slot.name, Age: time.Since(a.began)}
+	if a.slot.renewed() {
+		ask.Began = linux.Monotonic() - ask.Age
+	}
 	_, _ = a.box.slots.link.call(ctx, rpc.TypeOutside, ask, &a.outside)
 	if a.outside.Killed {
 		kills := int64(1)

@@ -103,6 +103,13 @@ func (s *slot) renewable() bool {
 	return s.birth != nil && s.memory == 0 && s.stats != nil && s.last != nil && s.stats.Renewable(*s.last)
 }
 
+// renewed reports whether the slot has served a command before.
+func (s *slot) renewed() bool {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	return s.stats != nil && s.stats.Renewals() > 0
+}
+
 // quiet reports whether no process is in the box's work.
 func (s *slot) quiet() bool {
 	s.reading.Lock()

@@ -127,16 +127,27 @@ func (w *warmth) tend(z *spec.Zygote, user engine.User) {
 	n.tended = true
 	w.wg.Go(func() {
 		done := w.box.beginWarming()
+		before, _, _ := w.box.pauses.now()
 		err := w.fill(n)
 		done()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		n.tended = false
-		if err != nil && !w.isLost() && !w.box.isEnding() {
-			n.failedLocked()
-			w.box.engine.log.Warn("commands are started without their warm interpreter", "box", w.box.id, "zygote", n.of.Name, "error", err)
+		if err != nil {
+			w.failedLocked(n, before, err)
 		}
 	})
+}
+
+// failedLocked has the nest rest after fill has failed with err, unless that is no fault of the zygote: the box is ending, or
+// it was paused meanwhile, and before for the time before, so that zygote and spares could not answer.
+func (w *warmth) failedLocked(n *nest, before time.Duration, err error) {
+	sum, paused, _ := w.box.pauses.now()
+	if paused || sum != before || w.isLost() || w.box.isEnding() {
+		return
+	}
+	n.failedLocked()
+	w.box.engine.log.Warn("commands are started without their warm interpreter", "box", w.box.id, "zygote", n.of.Name, "error", err)
 }
 
 // failedLocked has the nest rest.
@@ -333,7 +344,7 @@ func (w *warmth) event(frame *wire.Frame) {
 	default:
 		return
 	}
-	if m.nest.zygote == m {
+	if m.nest.zygote == m && !w.box.Paused() { // in a pause the agent kills one that does not answer
 		m.nest.failedLocked()
 	}
 	w.forgetLocked(m)

@@ -3,6 +3,7 @@ package native
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"slices"
 	"testing"
@@ -167,4 +168,48 @@ func TestSpareStays(t *testing.T) {
 	if len(n.spares) != 1 || b.warm.members[m.id] != m || p.slot != nil {
 		t.Errorf("%d spares wait, and the command has slot %v", len(n.spares), p.slot)
 	}
+}
+
+// TestPausedNest: a zygote that did not answer since its box was paused has not failed.
+func TestPausedNest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b := &box{engine: &core{log: slog.New(slog.NewTextHandler(&log, nil))}, pauses: newPauses()}
+		w := newWarmth(b)
+		fails := func(during func()) (rests bool) {
+			n := &nest{}
+			log.Reset()
+			before, _, _ := b.pauses.now()
+			during()
+			w.failedLocked(n, before, errEnded)
+			if rests := n.until.After(time.Now()); rests != (log.Len() > 0) {
+				t.Errorf("it rests: %v, and the log says %q", rests, log.String())
+			}
+			return n.until.After(time.Now())
+		}
+		exits := func() (rests bool) {
+			n := &nest{}
+			m := w.add(n, &slot{}, nil)
+			w.ready(m, func() { n.zygote = m; m.held = true }) // so that nothing is released
+			w.event(&wire.Frame{Type: wire.TypeExited, ID: m.id})
+			return n.until.After(time.Now())
+		}
+		if !fails(func() {}) || !exits() {
+			t.Error("without a pause it does not rest")
+		}
+		if fails(func() {
+			b.pauses.set(true, time.Now())
+			if exits() {
+				t.Error("a zygote that was killed in a pause has failed")
+			}
+		}) {
+			t.Error("in a pause it rests")
+		}
+		if fails(func() { time.Sleep(time.Second); b.pauses.set(false, time.Now()) }) {
+			t.Error("after a pause it rests")
+		}
+		if !fails(func() {}) {
+			t.Error("long after a pause it does not rest")
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
@@ -111,7 +112,7 @@ func (b *box) init() {
 	b.slots = map[string]*cgroups.Slot{}
 	b.mounted = map[string]mounted{}
 	b.userNS = map[string]*os.File{}
-	b.outside.killed = map[string]struct{}{}
+	b.outside.killed = map[string]time.Duration{}
 	b.life, b.end = context.WithCancel(context.Background())
 }
 

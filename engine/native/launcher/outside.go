@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/outside"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
 )
 
@@ -44,11 +45,11 @@ const (
 
 // heldOutside records what a box holds outside its charge.
 type heldOutside struct {
-	now    outside.Held // the amount by which the limit is lowered
-	last   outside.Held // the last amount above 0
-	at     time.Time    // when last was measured
-	killed map[string]struct{}
-	busy   atomic.Bool // the limit is being set
+	now    outside.Held             // the amount by which the limit is lowered
+	last   outside.Held             // the last amount above 0
+	at     time.Time                // when last was measured
+	killed map[string]time.Duration // when the command of a slot was killed, see [linux.Monotonic]
+	busy   atomic.Bool              // the limit is being set
 
 	locks outside.LockCounter // used by watchOutside only
 }
@@ -253,7 +254,7 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 	}
 	b.mu.Lock()
 	if b.slots[s.Name] != nil { // otherwise its client no longer waits for it
-		b.outside.killed[s.Name] = struct{}{}
+		b.outside.killed[s.Name] = linux.Monotonic()
 	}
 	b.mu.Unlock()
 	b.watcher.Count(b.group, cgroups.MemoryLimit)
@@ -274,7 +275,8 @@ func (b *box) handleOutside(m rpc.Outside) (any, []*os.File, error) {
 	if time.Since(b.outside.at) <= m.Age {
 		held.Locks, held.Sockets = b.outside.last.Locks, b.outside.last.Sockets
 	}
-	_, held.Killed = b.outside.killed[m.Slot]
+	at, killed := b.outside.killed[m.Slot]
+	held.Killed = killed && at >= m.Began
 	if _, killed := b.outside.killed[b.sandbox]; killed {
 		held.OOM = true
 	}

@@ -140,6 +140,9 @@ type Outside struct {
 	ID   string
 	Slot string
 	Age  time.Duration
+	// Began is when the command began, in the host's CLOCK_MONOTONIC: a slot serves several commands, and the kill of
+	// an earlier one is not reported. 0: not known, and the slot has served no other.
+	Began time.Duration `json:",omitempty"`
 }
 
 // OutsideHeld answers Outside: the bytes by which the memory limit was lowered last in that
