@@ -92,6 +92,16 @@ func (s *SlotStats) Renew() bool {
 	return true
 }
 
+// RenewNever closes the files that only a renewal needs.
+func (s *SlotStats) RenewNever() {
+	for _, file := range []int{StatCharge, StatBoxEvents} {
+		if s.files[file] != nil {
+			s.files[file].Close()
+			s.files[file] = nil
+		}
+	}
+}
+
 // Renewals returns how many commands the slot has served before.
 func (s *SlotStats) Renewals() int { return s.renewals }
 

@@ -67,6 +67,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 	}
 	p.levels = levels(b.volumes)
 	p.slot.begin()
+	p.slot.renewNever()
 	p.began = time.Now()
 	close(p.known)
 	files := slices.Concat(p.slot.birth, pty)

@@ -110,6 +110,13 @@ func (s *slot) renewed() bool {
 	return s.stats != nil && s.stats.Renewals() > 0
 }
 
+// renewNever gives up descriptors of a slot that serves one process.
+func (s *slot) renewNever() {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	s.stats.RenewNever()
+}
+
 // quiet reports whether no process is in the box's work.
 func (s *slot) quiet() bool {
 	s.reading.Lock()
