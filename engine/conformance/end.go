@@ -220,7 +220,8 @@ func (e *suite) signalOtherUser(t testing.TB) {
 // background: what outlives its command is killed unless it was to be kept.
 func (e *suite) background(t testing.TB) {
 	b := e.create(t, engine.Spec{})
-	const leave = `sleep 3600 & setsid sleep 3600 & (setsid sh -c 'sleep 3600 & exec sleep 3600' &) ; exit 6`
+	const leave = `rm -f /tmp/all; sleep 3600 & setsid sleep 3600 & (setsid sh -c 'sleep 3600 & : >/tmp/all; exec sleep 3600' &)
+		while ! test -e /tmp/all; do sleep 0.01; done; exit 6`
 	o := boxtest.Run(t, b, boxtest.Shell(leave))
 	boxtest.Want(t, o, engine.Exited, 6)
 	e.wantNoCommands(t, b)
@@ -230,9 +231,9 @@ func (e *suite) background(t testing.TB) {
 	c.KeepBackground = true
 	o = boxtest.Run(t, b, c)
 	boxtest.Want(t, o, engine.Exited, 6)
-	boxtest.WaitUntil(t, "four processes are there: the last shell may not have started its own yet", func() bool {
-		return len(e.Commands(t, b.ID())) == 4
-	})
+	if n := len(e.Commands(t, b.ID())); n != 4 {
+		t.Errorf("%d processes were kept, want 4", n)
+	}
 	// A later command does not touch them, whatever becomes of it.
 	c = boxtest.Shell("sleep 3600")
 	c.Timeout, c.Grace = 50*time.Millisecond, time.Millisecond
