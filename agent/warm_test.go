@@ -41,6 +41,16 @@ func newNurseryTest(t *testing.T) *nurseryTest {
 			t.Error(err)
 		}
 		<-stopped
+		// A spare that was killed may end later than the reaper.
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			if err == unix.ECHILD {
+				break
+			}
+			if pid == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
 		unix.Close(null)
 	})
 	return n
