@@ -34,9 +34,6 @@ import (
 // is made before the descriptors have come: a client that gives up before it sends them knows that
 // nothing has run. The end of the connection ends the command.
 
-// runProtocol is the name of the protocol.
-const runProtocol = "boxd-run"
-
 // descriptorTime is how long a client may take to pass its descriptors.
 const descriptorTime = 5 * time.Second
 
@@ -69,7 +66,7 @@ func (c *call) runOnce() error {
 		return commandError(err, q.Argv)
 	}
 	request := policy.Request{Wishes: q.Box}
-	if strings.EqualFold(c.r.Header.Get("Upgrade"), runProtocol) {
+	if strings.EqualFold(c.r.Header.Get("Upgrade"), apitypes.RunProtocol) {
 		return c.runWithDescriptors(tenant, request, e, explain)
 	}
 	return c.run(tenant, nil, e, func(ctx context.Context, e session.Exec) (session.ExecResult, error) {
@@ -92,7 +89,7 @@ func inBox(err error) error {
 func (c *call) runWithDescriptors(tenant string, r policy.Request, e session.Exec, explain func(error) error) error {
 	info, _ := c.r.Context().Value(connKey{}).(*connInfo)
 	if info == nil || !info.unix || !c.r.ProtoAtLeast(1, 1) {
-		return refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: only a connection to the daemon's Unix socket can pass descriptors", runProtocol)
+		return refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: only a connection to the daemon's Unix socket can pass descriptors", apitypes.RunProtocol)
 	}
 	if e.Stdin != nil {
 		return refuse(apitypes.CodeInvalid, "stdin", "stdin: must be absent if descriptors are passed")
@@ -119,7 +116,7 @@ func (c *call) runWithDescriptors(tenant string, r policy.Request, e session.Exe
 	run := &descriptorRun{conn: conn.(*net.UnixConn), accepted: accepted}
 	end := func() apitypes.RunEnd {
 		if rw.Reader.Buffered() > 0 {
-			p := c.problem(refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: bytes came before the answer", runProtocol))
+			p := c.problem(refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: bytes came before the answer", apitypes.RunProtocol))
 			return apitypes.RunEnd{Error: &p}
 		}
 		result, err := run.do(c, func(ctx context.Context) (session.ExecResult, error) {
@@ -205,12 +202,12 @@ type descriptorRun struct {
 // do accepts the client's descriptors for e and calls exec, which runs it.
 func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResult, error), e *session.Exec) (*apitypes.ExecResult, error) {
 	d.conn.SetDeadline(time.Now().Add(descriptorTime))
-	if _, err := fmt.Fprintf(d.conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n\r\n", runProtocol, RequestHeader, c.id); err != nil {
+	if _, err := fmt.Fprintf(d.conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n\r\n", apitypes.RunProtocol, RequestHeader, c.id); err != nil {
 		return nil, err
 	}
 	files, err := linux.ReceiveFDs(d.conn, 3)
 	if err != nil {
-		return nil, &refusal{code: apitypes.CodeInvalid, field: "Upgrade", detail: "Upgrade " + runProtocol + ": " + err.Error(), err: err}
+		return nil, &refusal{code: apitypes.CodeInvalid, field: "Upgrade", detail: "Upgrade " + apitypes.RunProtocol + ": " + err.Error(), err: err}
 	}
 	defer linux.CloseAll(files)
 	d.conn.SetDeadline(time.Time{})
@@ -252,7 +249,7 @@ func (d *descriptorRun) do(c *call, exec func(context.Context) (session.ExecResu
 // block, and must not find it changed.
 func take(files []*os.File, e *session.Exec) (carried []*os.File, err error) {
 	if len(files) == 1 {
-		return nil, refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: must pass two or three descriptors, not one", runProtocol)
+		return nil, refuse(apitypes.CodeInvalid, "Upgrade", "Upgrade %s: must pass two or three descriptors, not one", apitypes.RunProtocol)
 	}
 	for i, f := range files {
 		n := 3 - len(files) + i

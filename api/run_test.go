@@ -198,7 +198,7 @@ func TestRunWithDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header = http.Header{"Authorization": {"Bearer " + operatorToken}, "Content-Type": {"application/json"}, "Connection": {"Upgrade"}, "Upgrade": {runProtocol}}
+	req.Header = http.Header{"Authorization": {"Bearer " + operatorToken}, "Content-Type": {"application/json"}, "Connection": {"Upgrade"}, "Upgrade": {apitypes.RunProtocol}}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

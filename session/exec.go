@@ -64,7 +64,7 @@ func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec)
 		}
 	}
 	if !e.admitted {
-		if err := m.admitRun(c, key, a); err != nil {
+		if err := m.admitStart(c, key, a); err != nil {
 			return ExecResult{}, err
 		}
 	}
@@ -152,9 +152,9 @@ func (m *Manager) exec(ctx context.Context, c Caller, key Key, a *asked, e Exec)
 	return out, err
 }
 
-// admitRun counts a command or process that is about to start in session key, unless the session is
+// admitStart counts a command or process that is about to start in session key, unless the session is
 // missing and is not created: then nothing starts.
-func (m *Manager) admitRun(c Caller, key Key, a *asked) error {
+func (m *Manager) admitStart(c Caller, key Key, a *asked) error {
 	if a == nil {
 		if _, err := m.find(key); err != nil {
 			return err

@@ -41,7 +41,7 @@ func (m *Manager) AdmitRun(ctx context.Context, c Caller, tenant string, r polic
 	if err != nil {
 		return err
 	}
-	if err := m.admitRun(c, key, a); err != nil {
+	if err := m.admitStart(c, key, a); err != nil {
 		return err
 	}
 	release, err := m.reserveBox(ctx, tenant, a)
@@ -76,10 +76,8 @@ func (m *Manager) Run(ctx context.Context, c Caller, tenant string, r policy.Req
 
 // isRemoving reports whether somebody removes session key, or has removed it.
 func (m *Manager) isRemoving(key Key) bool {
-	m.mu.Lock()
-	s := m.sessions[key]
-	m.mu.Unlock()
-	if s == nil {
+	s, err := m.find(key)
+	if err != nil {
 		return true
 	}
 	s.mu.Lock()
@@ -134,7 +132,7 @@ func checkRunWishes(w spec.Wishes) error {
 	v := reflect.ValueOf(&w).Elem()
 	for i := range v.NumField() {
 		name := v.Type().Field(i).Name
-		if live := name == "LiveWishes"; live {
+		if name == "LiveWishes" {
 			for _, limit := range []string{"CPUs", "Memory", "PIDs"} {
 				v.Field(i).FieldByName(limit).SetZero()
 			}
@@ -221,10 +219,8 @@ func boxSettings(s spec.Settings) (only spec.Settings) {
 
 // endRun removes a run whose command has ended. The caller counts in m.wg.
 func (m *Manager) endRun(c Caller, key Key) {
-	m.mu.Lock()
-	s := m.sessions[key]
-	m.mu.Unlock()
-	if s == nil { // it was not made
+	s, err := m.find(key)
+	if err != nil { // it was not made
 		return
 	}
 	r := removal{caller: c, reason: "its command has ended"}

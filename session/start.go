@@ -48,7 +48,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 			return ProcessView{}, err
 		}
 	}
-	if err := m.admitRun(c, key, a); err != nil {
+	if err := m.admitStart(c, key, a); err != nil {
 		return ProcessView{}, err
 	}
 	u, err := m.acquire(ctx, c, key, a)

@@ -25,6 +25,9 @@ type ExecRequest struct {
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
 }
 
+// RunProtocol is what a client of POST /v1/run upgrades to that passes the descriptors of the command.
+const RunProtocol = "boxd-run"
+
 // RunRequest asks for one command in a box of its own, of which nothing stays.
 type RunRequest struct {
 	Argv        []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell."`

@@ -77,22 +77,30 @@ func TestHostileAgentReleased(t *testing.T) {
 	}
 }
 
-// TestReleaseIsTold: the agent learns of the first Release at once, of several that follow
-// soon in one message, and of the last one in any case.
-func TestReleaseIsTold(t *testing.T) {
+// withOutput has an impostor list a process with rings of that size, and returns the ring of its stdout, with 1000 bytes,
+// and the output that reads it.
+func withOutput(t *testing.T, size int64) (*box, *impostor, testRing, *output) {
+	t.Helper()
 	b, i := withManagedImpostor(t)
-	out, errs := newTestRing(t, 1<<20, ringSeals), newTestRing(t, 1<<20, ringSeals)
+	out, errs := newTestRing(t, size, ringSeals), newTestRing(t, size, ringSeals)
 	out.set(0, 1000)
-	i.listing(describe(func(m *wire.ManagedMsg) { m.Ring = 1 << 20 }), out, errs)
+	i.listing(describe(func(m *wire.ManagedMsg) { m.Ring = uint64(size) }), out, errs)
 	list := &question{typ: wire.TypeList}
 	if err := b.managed.ask(list, nil); err != nil {
 		t.Fatal(err)
 	}
 	i.acts.Wait()
-	o := list.listed[0].outputs[0]
-	close(list.listed[0].known)
-	list.listed[0].slot = new(slot)
-	list.listed[0].slot.begin()
+	p := list.listed[0]
+	close(p.known)
+	p.slot = new(slot)
+	p.slot.begin()
+	return b, i, out, p.outputs[0]
+}
+
+// TestReleaseIsTold: the agent learns of the first Release at once, of several that follow
+// soon in one message, and of the last one in any case.
+func TestReleaseIsTold(t *testing.T) {
+	b, i, out, o := withOutput(t, 1<<20)
 	told := make(chan uint64, 1000)
 	i.acts.Go(func() {
 		for {
@@ -150,19 +158,7 @@ func TestReleaseIsTold(t *testing.T) {
 
 // TestReleaseInFlight: a client that closes waits for a message that is being sent, and had to wait for its turn.
 func TestReleaseInFlight(t *testing.T) {
-	b, i := withManagedImpostor(t)
-	out, errs := newTestRing(t, wire.MinRing, ringSeals), newTestRing(t, wire.MinRing, ringSeals)
-	out.set(0, 1000)
-	i.listing(describe(func(*wire.ManagedMsg) {}), out, errs)
-	list := &question{typ: wire.TypeList}
-	if err := b.managed.ask(list, nil); err != nil {
-		t.Fatal(err)
-	}
-	i.acts.Wait()
-	o := list.listed[0].outputs[0]
-	close(list.listed[0].known)
-	list.listed[0].slot = new(slot)
-	list.listed[0].slot.begin()
+	b, i, _, o := withOutput(t, wire.MinRing)
 	o.Release(10)
 	// More than the socket takes, so that what follows waits until it is read.
 	i.acts.Go(func() { b.managed.tell(wire.TypeInput, 99, make([]byte, wire.MaxBody)) })

@@ -85,8 +85,8 @@ func (s *slots) dropEndedLocked() (dropped []*slot) {
 	return dropped
 }
 
-// dropEnded gives back the slots of ended commands. A process that stays in the box is starting: as long as it
-// runs, no moment is quiet.
+// dropEnded gives back the slots of ended commands: when the box is idle, and when a process starts that stays in the
+// box, because no moment is quiet while that runs.
 func (s *slots) dropEnded() {
 	s.mu.Lock()
 	dropped := s.dropEndedLocked()

@@ -257,18 +257,13 @@ func (s *slots) flush() {
 
 // settle gives back spare slots of a box that has become idle.
 func (s *slots) settle() {
+	s.dropEnded()
 	s.mu.Lock()
 	keep := 1
 	if s.outlive {
 		keep = 0
 	}
 	s.want = min(s.want, keep)
-	if !s.closed {
-		for _, old := range s.dropEndedLocked() {
-			old.close()
-			s.used = append(s.used, old.name)
-		}
-	}
 	for len(s.ready) > keep && !s.closed {
 		n := len(s.ready) - 1
 		s.ready[n].close()

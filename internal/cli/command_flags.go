@@ -2,9 +2,9 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneshot"
 	"github.com/spf13/cobra"
 )
 
@@ -53,10 +53,5 @@ func (a *App) environ(f *commandFlags) (map[string]string, error) {
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	env := make(map[string]string, len(list))
-	for _, kv := range list {
-		name, value, _ := strings.Cut(kv, "=")
-		env[name] = value
-	}
-	return env, nil
+	return oneshot.Env(list), nil
 }

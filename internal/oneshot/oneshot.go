@@ -122,7 +122,7 @@ func (r *Run) ask(socket string, body []byte) error {
 	if err := r.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return unused("%v", err)
 	}
-	head := "POST /v1/run HTTP/1.1\r\nHost: boxd\r\nConnection: Upgrade\r\nUpgrade: boxd-run\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+	head := "POST /v1/run HTTP/1.1\r\nHost: boxd\r\nConnection: Upgrade\r\nUpgrade: " + apitypes.RunProtocol + "\r\nContent-Type: application/json\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	if err := r.write(append([]byte(head), body...), nil); err != nil {
 		return unused("asking the daemon at %s: %v", socket, err)
 	}
