@@ -23,7 +23,7 @@ type reaper struct {
 	born chan struct{} // signalled after every birth: there is a child to wait for
 	// managed takes the status of a managed process. It must not wait.
 	managed func(number uint32, status unix.WaitStatus)
-	// left hears of the end of each command, under the lock; nil: nobody does.
+	// left is called, under the lock, at the end of each command; nil: it is not.
 	left func(key)
 	// sandbox is the process without which the box is lost; 0 if there is none.
 	sandbox int
@@ -216,7 +216,7 @@ func (r *reaper) settle(b *newborn, k key, c *client, typ byte) {
 	}
 }
 
-// abandon kills a claimed process, whose end is reported to nobody; over is closed then.
+// abandon kills a claimed process and reports its end to no client. The reaper closes over when it has reaped it.
 func (r *reaper) abandon(b *newborn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

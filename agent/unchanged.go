@@ -14,8 +14,8 @@ import (
 
 // unchanged checks that a process, which was forked from one that boxd_spawn has started with limits, still has what
 // the start of a command would give it. Any process of its user can lower its resource limits
-// (prlimit(2)) and raise its oom_score_adj, and what is forked from it inherits both. Of priority, scheduling policy and
-// processors, the capability of zygotes keeps others off (cap_safe_nice in security/commoncap.c).
+// (prlimit(2)) and raise its oom_score_adj, and what is forked from it inherits both. No other process can
+// change the priority, scheduling policy or processors of a zygote, because of its capability (cap_safe_nice in security/commoncap.c).
 func unchanged(pid int, limits []wire.Rlimit) error {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
