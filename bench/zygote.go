@@ -27,6 +27,7 @@ func (b *bench) warmPython(ctx context.Context) {
 	}
 	spec := b.spec()
 	spec.Zygotes = []engine.Zygote{{Name: "python", Command: pythonProgram[:1], Preload: []string{"json"}}}
+	b.firstPython(ctx, spec)
 	box, err := b.engine.Create(ctx, spec)
 	if err != nil {
 		b.fail("zygote.python", err)
@@ -54,4 +55,21 @@ func (b *bench) warmPython(ctx context.Context) {
 	b.times("zygote.python", what+", kept warm", s[1], s[0], "", goal{"≤ 3 × bare", s[1].p50() <= 3*s[0].p50()})
 	b.times("zygote.none", what+", started", s[2], s[0], "", goal{})
 	b.times("zygote.host", "… on the host", s[3], s[0], "", goal{})
+}
+
+// firstPython measures the program as the first command of a box of the pool, which comes with its zygote.
+func (b *bench) firstPython(ctx context.Context, spec engine.Spec) {
+	var made series
+	s, err := b.firstOfPool(ctx, spec, &made, func(ctx context.Context, box engine.Box) error {
+		r, err := engine.Run(ctx, box, engine.Command{Args: pythonProgram, Zygote: "python"})
+		if err = exitedZero(r, err); err == nil && !r.Warm {
+			err = errors.New("no spare of the interpreter has taken the program over")
+		}
+		return err
+	})
+	if err != nil {
+		b.fail("zygote.pool", err)
+		return
+	}
+	b.times("zygote.pool", "create a box from the pool, to the exit of python3 -c 'import json; …' in it", s[1], s[0], "", goal{})
 }

@@ -227,14 +227,21 @@ func (s *Slot) rmdir() error {
 	return errors.Join(errs...)
 }
 
+// CloseBirth closes Dir and Tasks, of a slot whose command has its process. It may be called more than once.
+func (s *Slot) CloseBirth() {
+	linux.CloseAll(append(s.Tasks, s.Dir)) // a nil file is fine
+	s.Dir, s.Tasks = nil, nil
+}
+
 // Close closes the descriptors and leaves the cgroups. It may be called more than once.
 func (s *Slot) Close() error {
+	s.CloseBirth()
 	var errs []error
-	for _, f := range append(append([]*os.File{s.Dir}, s.Tasks...), s.Stats...) {
+	for _, f := range s.Stats {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
 	}
-	s.Dir, s.Tasks, s.Stats = nil, nil, nil
+	s.Stats = nil
 	return errors.Join(errs...)
 }

@@ -99,22 +99,49 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 	undo.Push(b.pidfd.Close)
 	b.volumes.add(m.Volumes, files[2:])
 	var ready []*slot
-	if rest := files[2+len(m.Volumes):]; m.First.Name != "" {
+	rest := files[2+len(m.Volumes):]
+	if m.First.Name != "" {
 		var first *slot
 		if first, rest, err = newSlot(m.First, rest); err != nil {
 			return nil, err
 		}
-		if len(rest) != 0 {
-			return nil, fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol)
-		}
 		ready = append(ready, first)
+		undo.Push(func() error { first.close(); return nil })
+	}
+	left = files[2 : 2+len(m.Volumes)]
+	carried, err := takeSlots(m.Spares, rest)
+	if err == nil {
+		err = checkCarried(m, spec)
+	}
+	if err != nil {
+		for _, s := range carried {
+			s.close()
+		}
+		return nil, err
 	}
 	undo.Release()
 	b.slots = newSlots(c, b.id, ready)
 	b.warm = newWarmth(b)
+	b.warm.carry(m.Warm, carried)
 	go b.read()
 	go b.watch()
 	return b, nil
+}
+
+// checkCarried checks what a launcher says about the zygotes of a box: their indexes, and that each
+// spare has a slot.
+func checkCarried(m rpc.Created, s engine.Spec) error {
+	spares := 0
+	for _, w := range m.Warm {
+		spares += len(w.Spares)
+		if w.Zygote < 0 || w.Zygote >= len(s.Zygotes) {
+			return fmt.Errorf("zygote %d of %d: %w", w.Zygote, len(s.Zygotes), wire.ErrProtocol)
+		}
+	}
+	if spares != len(m.Spares) {
+		return fmt.Errorf("%d slots for %d spares: %w", len(m.Spares), spares, wire.ErrProtocol)
+	}
+	return nil
 }
 
 // watch ends the box when its PID 1 has ended, even if another process still holds the

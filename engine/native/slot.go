@@ -31,13 +31,19 @@ type slot struct {
 // newSlot makes a slot from m and the first descriptors in files. It returns the rest.
 func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
 	birth, more := 1+m.Tasks, 0
+	if m.Begun {
+		birth = 0
+	}
 	if m.Procs {
 		more = 1
 	}
 	if m.Tasks < 0 || birth+more > len(files) {
 		return nil, files, fmt.Errorf("slot %q: %d descriptors: %w", m.Name, len(files), wire.ErrProtocol)
 	}
-	s := &slot{name: m.Name, memory: m.Memory, birth: files[:birth:birth], files: make([]*os.File, len(m.Stats))}
+	s := &slot{name: m.Name, memory: m.Memory, files: make([]*os.File, len(m.Stats))}
+	if !m.Begun {
+		s.birth = files[:birth:birth]
+	}
 	if m.Procs {
 		s.procs = files[birth]
 	}

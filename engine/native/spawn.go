@@ -1,15 +1,11 @@
 package native
 
 import (
-	"math"
 	"os"
-	"runtime"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/command"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +18,7 @@ func (a *account) spawnMsg(cmd *engine.Command, birth []*os.File) *wire.SpawnMsg
 	if cmd.Builtin != "" {
 		args, env = append([]string{builtinName, cmd.Builtin}, args...), builtinEnv
 	} else {
-		env = append(env[:len(env):len(env)], processorEnv(env, limits)...)
+		env = append(env[:len(env):len(env)], command.ProcessorEnv(env, limits)...)
 	}
 	return &wire.SpawnMsg{
 		Args:    args,
@@ -33,7 +29,7 @@ func (a *account) spawnMsg(cmd *engine.Command, birth []*os.File) *wire.SpawnMsg
 		TTY:     cmd.TTY != nil,
 		UID:     uint32(cmd.User.UID),
 		GID:     uint32(cmd.User.GID),
-		Rlimits: append(rlimits(limits), a.box.kernelLimits(limits)...),
+		Rlimits: append(command.Rlimits(limits), a.box.kernelLimits(limits)...),
 		Tasks:   uint32(max(len(birth)-1, 0)),
 	}
 }
@@ -57,39 +53,3 @@ const builtinName = "boxd-agent"
 // builtinEnv keeps a builtin, which is a Go program, to few threads: each counts
 // against the box's pids limit, and the collector alone would make two more.
 var builtinEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=16MiB"}
-
-// processorEnv returns variables that tell programs the processor limit, except those that env
-// sets. Go's runtime, OpenMP and nproc(1) do not read the files that show the limit; they ask
-// the scheduler, which does not know it. processorEnv returns nothing on a host that has no more
-// processors than the limit.
-func processorEnv(env []string, l engine.Limits) (more []string) {
-	host := runtime.NumCPU()
-	n := l.Processors(host)
-	if n == host {
-		return nil
-	}
-	for _, name := range []string{"GOMAXPROCS=", "OMP_NUM_THREADS="} {
-		if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name) }) {
-			more = append(more, name+strconv.Itoa(n))
-		}
-	}
-	return more
-}
-
-// softOpenFiles is the soft limit of open files, which a program can raise. Programs that use
-// select(2), or that close all possible descriptors, are made for it.
-const softOpenFiles = 1024
-
-// rlimits returns the per-process limits of a command.
-func rlimits(l engine.Limits) []wire.Rlimit {
-	r := slices.Clone(wire.BoxRlimits)
-	if l.OpenFiles > 0 {
-		hard := uint64(l.OpenFiles)
-		r = append(r, wire.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: min(hard, softOpenFiles), Hard: hard})
-	}
-	size := uint64(math.MaxUint64) // RLIM_INFINITY
-	if l.FileSize > 0 {
-		size = uint64(l.FileSize)
-	}
-	return append(r, wire.Rlimit{Resource: unix.RLIMIT_FSIZE, Soft: size, Hard: size})
-}

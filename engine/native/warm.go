@@ -11,6 +11,8 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/command"
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
@@ -91,6 +93,28 @@ func newWarmth(b *box) *warmth {
 // possible reports whether commands of the box can be taken over by spares.
 func (w *warmth) possible() bool {
 	return len(w.box.spec.Zygotes) > 0 && w.box.spec.Engine == spec.EngineNative && !w.box.behindGVisor()
+}
+
+// carry takes on the zygotes and spares with which a box of the pool came, and their slots. Nothing else knows the
+// box yet.
+func (w *warmth) carry(warm []rpc.Warm, spares []*slot) {
+	limits := command.Rlimits(w.box.limits)
+	add := func(n *nest, id uint32, s *slot) *member {
+		m := &member{id: id, slot: s, nest: n, rlimits: limits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
+		w.members[id] = m
+		w.box.slots.taken[s] = struct{}{}
+		w.box.next = max(w.box.next, id)
+		return m
+	}
+	for _, c := range warm {
+		n := &nest{of: w.box.spec.Zygotes[c.Zygote], user: w.box.spec.User, began: time.Now()}
+		w.nests[nestKey{n.of.Name, n.user}] = n
+		n.zygote = add(n, c.ID, &slot{name: c.Slot})
+		for _, id := range c.Spares {
+			n.spares = append(n.spares, add(n, id, spares[0]))
+			spares = spares[1:]
+		}
+	}
 }
 
 // start starts the zygotes of a new box, for its own user.
@@ -227,14 +251,14 @@ func (w *warmth) load(n *nest) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := engine.Command{Args: n.of.Command, Dir: "/", User: &n.user}.WithDefaults(w.box.spec)
-	msg := (&account{box: w.box, slot: s}).spawnMsg(&cmd, s.birth)
+	msg := command.Zygote(n.of, n.user, w.box.spec, w.box.currentLimits())
+	msg.Spawn.Tasks = uint32(len(s.birth) - 1)
 	birth := s.birth
-	m := w.add(n, s, msg.Rlimits)
+	m := w.add(n, s, msg.Spawn.Rlimits)
 	w.mu.Lock()
 	n.began = time.Now()
 	w.mu.Unlock()
-	err = w.begin(m, &wire.ZygoteMsg{Preload: n.of.Preload, Spawn: *msg}, birth)
+	err = w.begin(m, msg, birth)
 	if errors.Is(err, engine.ErrPaused) {
 		w.end(m)
 		return nil, nil
@@ -411,7 +435,7 @@ func (w *warmth) mayTake(z *spec.Zygote, p *process) bool {
 // take gives p, for which mayTake is true, the slot and id of a spare, from whose end on the agent speaks about p.
 // It returns false if there is none.
 func (w *warmth) take(z *spec.Zygote, p *process) bool {
-	limits := rlimits(w.box.currentLimits())
+	limits := command.Rlimits(w.box.currentLimits())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.nests[nestKey{z.Name, *p.cmd.User}]

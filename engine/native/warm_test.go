@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/command"
 	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
@@ -146,7 +147,7 @@ func TestSpareStays(t *testing.T) {
 	user := engine.User{UID: 7, GID: 8}
 	n := &nest{of: z, user: user}
 	b.warm.nests[nestKey{z.Name, user}] = n
-	m := b.warm.add(n, &slot{name: "c1"}, rlimits(b.currentLimits()))
+	m := b.warm.add(n, &slot{name: "c1"}, command.Rlimits(b.currentLimits()))
 	b.warm.ready(m, func() { n.spares = append(n.spares, m) })
 	var out bytes.Buffer
 	p := &process{account: account{box: b}, cmd: engine.Command{Args: []string{"python3"}, User: &user, Stdout: &out}}

@@ -473,6 +473,88 @@ func TestPoolBroken(t *testing.T) {
 	hit(t, e, engine.Spec{})
 }
 
+// pythonZygote is a zygote that all commands "python3" use.
+func pythonZygote() []engine.Zygote {
+	return []engine.Zygote{{Name: "python", Command: []string{"python3"}, Preload: []string{"json"}, Match: true}}
+}
+
+// TestPoolZygote: a box of the pool comes with its zygotes, so that its first command is a warm one: with the limits, the
+// mounts and the hostname of this box, a receipt of its own, and nothing of the one before it.
+func TestPoolZygote(t *testing.T) {
+	dir := stateDir(t)
+	e := startPool(t, dir, 1)
+	s := engine.Spec{Zygotes: pythonZygote()}
+	demand(t, e, s)
+	awaitPool(t, e, 1)
+	s.Hostname, s.Limits.Memory, s.TmpSize = "other", 96*mib, 2*mib
+	s.Mounts = []engine.Mount{{Source: t.TempDir(), Target: "/workspace"}}
+	b := hit(t, e, s)
+	o := boxtest.Run(t, b, boxtest.Python("import json, os, socket\nopen('mine', 'w').close()\nprint(json.dumps([os.getcwd(), socket.gethostname(), os.statvfs('/tmp').f_blocks * 4096]))"))
+	boxtest.Want(t, o, engine.Exited, 0)
+	if !o.Warm || o.Stdout != fmt.Sprintf("[\"/workspace\", \"other\", %d]\n", 2*mib) {
+		t.Errorf("the first command: warm %v, %q", o.Warm, o.Stdout)
+	}
+	if r := o.Receipt; r.PIDsPeak == nil || *r.PIDsPeak != 1 || r.MemoryPeak == nil || *r.MemoryPeak > 16*mib {
+		t.Errorf("its receipt: %+v", r)
+	}
+	if o := boxtest.Run(t, b, boxtest.Python("x = b'x' * (200 << 20)")); !o.Warm || o.Verdict != engine.OOM || o.Limit != "96 MiB" {
+		t.Errorf("at the memory limit: warm %v, %+v", o.Warm, o.Result)
+	}
+	if o := warm(t, b, boxtest.Python("print(1)")); o.Stdout != "1\n" { // the second and the third one have taken both spares
+		t.Errorf("%q", o.Stdout)
+	}
+	change(t, b, engine.Change{Limits: &engine.Limits{OpenFiles: 64}})
+	if o := warm(t, b, boxtest.Python("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))")); o.Stdout != "(64, 64)\n" {
+		t.Errorf("after a change of open files: %q", o.Stdout)
+	}
+	remove(t, b)
+}
+
+// TestPoolZygoteKilled: if the zygotes of a blank box have ended, the box is as good as one without, and gets others.
+func TestPoolZygoteKilled(t *testing.T) {
+	dir := stateDir(t)
+	e := startPool(t, dir, 1)
+	s := engine.Spec{Zygotes: pythonZygote()}
+	demand(t, e, s)
+	awaitPool(t, e, 1)
+	killed := 0
+	for id, init := range blankInits(t, dir) {
+		for _, pid := range services.Commands(t, id) {
+			if pid == init {
+				continue
+			}
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			killed++
+		}
+	}
+	if killed != 3 {
+		t.Errorf("%d processes of a zygote and its spares are in the blank box", killed)
+	}
+	b := hit(t, e, s)
+	o := boxtest.Run(t, b, boxtest.Python("print(1)"))
+	boxtest.Want(t, o, engine.Exited, 0)
+	if o.Warm || o.Stdout != "1\n" {
+		t.Errorf("without spares: warm %v, %q", o.Warm, o.Stdout)
+	}
+	warm(t, b, boxtest.Python("pass"))
+}
+
+// TestPoolZygoteBroken: boxes whose zygotes cannot be started come from the pool without them.
+func TestPoolZygoteBroken(t *testing.T) {
+	e := startPool(t, stateDir(t), 1)
+	s := engine.Spec{Zygotes: pythonZygote()}
+	s.Zygotes[0].Preload = []string{"no_such_module"}
+	demand(t, e, s)
+	awaitPool(t, e, 1)
+	o := boxtest.Run(t, hit(t, e, s), boxtest.Python("print(1)"))
+	boxtest.Want(t, o, engine.Exited, 0)
+	if o.Warm || o.Stdout != "1\n" {
+		t.Errorf("warm %v, %q", o.Warm, o.Stdout)
+	}
+}
+
 // TestPoolOnce: however many clients ask at once, nobody gets a box that another one has or had.
 func TestPoolOnce(t *testing.T) {
 	if !testutil.Full() {

@@ -17,7 +17,7 @@ import (
 // warmBox is a box with a zygote that all commands "python3" use.
 func warmBox(t testing.TB, s engine.Spec) engine.Box {
 	t.Helper()
-	s.Zygotes = []engine.Zygote{{Name: "python", Command: []string{"python3"}, Preload: []string{"json"}, Match: true}}
+	s.Zygotes = pythonZygote()
 	return newBox(t, s)
 }
 

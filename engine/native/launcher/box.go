@@ -29,6 +29,7 @@ type box struct {
 	name    string        // that of its cgroups and its lease: the ID, unless it was built for the pool
 	blank   bool          // it is being built for the pool
 	first   *cgroups.Slot // of a box of the pool, until the box is handed over; it is one of slots
+	carried *carried      // of a box of the pool, until the box is handed over; nil: it has no zygotes
 	spec    engine.Spec
 	dir     string    // its files in the state directory, which the next launcher finds
 	private string    // its files in the launcher's own tmpfs
@@ -162,6 +163,7 @@ func (b *box) destroyParts(ctx context.Context) error {
 	if b.root != nil {
 		errs = append(errs, b.root.Close())
 	}
+	b.carried.close()
 	b.listener.Close() // a nil file is fine
 	b.network.Close()
 	b.user.Close()

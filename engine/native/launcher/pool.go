@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/command"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
@@ -77,6 +79,9 @@ type blankKey struct {
 	upperSize  int64
 	hostname   string
 	processors int
+	// zygotes has the requests that start the zygotes, empty without any. They have the limits that a process cannot
+	// exceed later.
+	zygotes string
 }
 
 // keyOf returns the key of boxes that can be completed to become s, which has its defaults. ok is
@@ -92,13 +97,16 @@ func keyOf(s engine.Spec) (key blankKey, ok bool) {
 		key.writable, key.upperSize, key.hostname = true, s.UpperSize, s.Hostname
 		key.processors = s.Limits.Processors(runtime.NumCPU())
 	}
+	for _, z := range s.Zygotes {
+		key.zygotes += fmt.Sprintf("%q %d %s\n", z.Name, z.Spares, command.Zygote(z, s.User, s, s.Limits).Marshal())
+	}
 	return key, true
 }
 
 // blankOf returns a spec of a box that can be completed to become s, of key.
 func blankOf(key blankKey, s engine.Spec) engine.Spec {
 	s.ID = key.prefix + strings.ToLower(rand.Text())[:key.random]
-	s.Mounts, s.Labels, s.Zygotes = nil, nil, nil
+	s.Mounts, s.Labels = nil, nil
 	return s
 }
 
@@ -149,7 +157,12 @@ type shelf struct {
 
 	pause     time.Duration // after the last box that could not be built; 0 after one that could
 	notBefore time.Time     // when the pause ends
+	coldUntil time.Time     // no zygotes are started before
+	size      int           // of a box, as room counts them; 0 is 1
 }
+
+// room is what blank boxes may take: their number, and the sum of their sizes in multiples of a box without zygotes.
+type room struct{ boxes, sizes int }
 
 // minuteDemand is how many boxes were asked for in one minute of the clock.
 type minuteDemand struct{ minute, count int64 }
@@ -211,7 +224,7 @@ func (p *pool) state() engine.PoolState {
 	defer p.mu.Unlock()
 	s := engine.PoolState{Limit: p.limit, Hits: p.hits, Misses: maps.Clone(p.misses)}
 	now := time.Now()
-	for _, share := range p.sharesLocked(now, p.limit) {
+	for _, share := range p.sharesLocked(now, room{p.limit, math.MaxInt}) {
 		s.Wanted += share
 	}
 	for _, shelf := range p.shelves {
@@ -383,10 +396,10 @@ func (p *pool) failedLocked(key blankKey, now time.Time) {
 	}
 }
 
-// sharesLocked divides limit blank boxes among the keys: each in turn gets one more until it has as
+// sharesLocked divides room among the keys: each in turn gets one more box until it has as
 // many as it wants. Keys that were asked for in the last minute come first, then the others. The order is
 // otherwise that of the first requests, so that requests in turn do not replace each other's boxes.
-func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
+func (p *pool) sharesLocked(now time.Time, left room) map[blankKey]int {
 	var active, others []blankKey
 	for key, s := range p.shelves {
 		if now.Sub(s.last) < time.Minute {
@@ -401,9 +414,11 @@ func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
 		for given := true; given; {
 			given = false
 			for _, key := range keys {
-				if limit > 0 && shares[key] < p.shelves[key].wantedAt(now) {
+				s := p.shelves[key]
+				if size := max(s.size, 1); left.boxes > 0 && left.sizes >= size && shares[key] < s.wantedAt(now) {
 					shares[key]++
-					limit--
+					left.boxes--
+					left.sizes -= size
 					given = true
 				}
 			}
@@ -414,10 +429,10 @@ func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
 
 // plan forgets keys without demand, and returns the boxes that are too many, which the caller removes.
 // missing is the spec of a box that should be built, if any.
-func (p *pool) plan(now time.Time, limit int) (surplus []*box, missing *engine.Spec) {
+func (p *pool) plan(now time.Time, left room) (surplus []*box, missing *engine.Spec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	shares := p.sharesLocked(now, limit)
+	shares := p.sharesLocked(now, left)
 	byAge := slices.SortedFunc(maps.Keys(p.shelves), func(a, b blankKey) int {
 		return p.shelves[b].last.Compare(p.shelves[a].last)
 	})
@@ -485,29 +500,29 @@ func (p *pool) fillOnce() {
 	}
 }
 
-// room returns how many blank boxes there may be now.
-func (p *pool) room() int {
+// room returns what blank boxes may take now.
+func (p *pool) room() room {
 	p.l.mu.Lock()
 	boxes := len(p.l.boxes)
 	p.l.mu.Unlock()
 	if boxes >= busyBoxes {
-		return 0
+		return room{}
 	}
 	available, err := linux.MemAvailable()
 	if err != nil {
-		return 0
+		return room{}
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		return 0
+		return room{}
 	}
-	return roomFor(p.limit, available, files.Cur)
+	return room{p.limit, roomFor(available, files.Cur)}
 }
 
-// roomFor returns how many of limit blank boxes fit into the shares of available bytes of memory and of files
+// roomFor returns how many blank boxes without zygotes fit into the shares of available bytes of memory and of files
 // descriptors.
-func roomFor(limit int, available int64, files uint64) int {
-	return int(min(float64(limit), float64(available)*memoryShare/blankMemory, float64(files)*filesShare/blankFiles))
+func roomFor(available int64, files uint64) int {
+	return int(min(float64(available)*memoryShare/blankMemory, float64(files)*filesShare/blankFiles))
 }
 
 // mayBuild reports whether a box may be built now: nobody waits for this launcher, and a processor is idle. After
@@ -544,6 +559,11 @@ func (p *pool) build(s engine.Spec) error {
 			}
 		}
 	}
+	if err == nil && len(s.Zygotes) > 0 && p.warms(key) {
+		if err := p.l.warmAhead(b); err != nil {
+			p.chill(key, err)
+		}
+	}
 	if err == nil && !w.complete() {
 		err = errors.Join(w.why, p.l.abandon(b, w.why))
 	}
@@ -555,6 +575,7 @@ func (p *pool) build(s engine.Spec) error {
 		return err
 	}
 	w.spare()
+	size := sizeOf(b)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -564,8 +585,39 @@ func (p *pool) build(s engine.Spec) error {
 		p.shelves[key] = &shelf{like: s, first: time.Now()}
 	}
 	p.shelves[key].ready = append(p.shelves[key].ready, b)
-	p.shelves[key].pause = 0
+	p.shelves[key].pause, p.shelves[key].size = 0, size
 	return nil
+}
+
+// sizeOf returns what a blank box takes, in multiples of one without zygotes. Their descriptors take no larger part of
+// what there is than their memory.
+func sizeOf(b *box) int {
+	if b.carried == nil {
+		return 1
+	}
+	use, err := b.group.MemoryUse()
+	if err != nil { // about what Python with a few modules takes, and two spares
+		use = int64(len(b.carried.warm)) * (16 << 20)
+	}
+	return 1 + int((use+blankMemory-1)/blankMemory)
+}
+
+// warms reports whether boxes of key get their zygotes ahead of time.
+func (p *pool) warms(key blankKey) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.shelves[key]
+	return s != nil && time.Now().After(s.coldUntil)
+}
+
+// chill leaves the zygotes of key to the clients of its boxes for a while, because one could not be started.
+func (p *pool) chill(key blankKey, err error) {
+	fmt.Fprintf(os.Stderr, "boxd-init: boxes of the pool come without their warm interpreters for %v: %v\n", demandTime, oneline.Error(err))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.shelves[key]; s != nil {
+		s.coldUntil = time.Now().Add(demandTime)
+	}
 }
 
 // mapAhead makes the user namespace through which a directory of the service's client, such as a workspace, is mounted in
@@ -628,7 +680,11 @@ func (l *Launcher) complete(w *work, b *box, s engine.Spec) error {
 	if err := l.finish(b); err != nil {
 		return err
 	}
-	b.first.Watch()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.slots { // the first one, and those of zygotes and spares
+		s.Watch()
+	}
 	return nil
 }
 

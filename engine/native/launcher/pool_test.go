@@ -15,6 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func python() []engine.Zygote {
+	return []engine.Zygote{{Name: "python", Command: []string{"python3"}, Preload: []string{"json"}}}
+}
+
 // TestPoolKey: whatever cannot change in a blank box tells keys apart, and nothing else does.
 func TestPoolKey(t *testing.T) {
 	base := engine.Spec{ID: "s-abcdefghij234567klmn"}
@@ -42,7 +46,6 @@ func TestPoolKey(t *testing.T) {
 		"mounts and labels": func(s *engine.Spec) {
 			s.Mounts, s.Labels = []engine.Mount{{Source: "/srv", Target: "/srv"}}, map[string]string{"a": "b"}
 		},
-		"zygotes":             func(s *engine.Spec) { s.Zygotes = []engine.Zygote{{Name: "a", Command: []string{"python3"}}} },
 		"the default, stated": func(s *engine.Spec) { s.Hostname, s.Engine, s.Limits.Memory = "box", "native", 512<<20 },
 	} {
 		if of(change) != same {
@@ -60,6 +63,16 @@ func TestPoolKey(t *testing.T) {
 		"no CPU limit":       func(s *engine.Spec) { s.Limits.CPUs = engine.Unlimited },
 		"upper size":         func(s *engine.Spec) { s.WritableRoot, s.UpperSize = true, 1<<20 },
 		"hostname, writable": func(s *engine.Spec) { s.WritableRoot, s.Hostname = true, "other" },
+		"zygotes":            func(s *engine.Spec) { s.Zygotes = python() },
+		"zygotes of a user":  func(s *engine.Spec) { s.Zygotes, s.User.UID = python(), 7 },
+		"spares":             func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Spares = 3 },
+		"preloaded modules":  func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Preload = []string{"re"} },
+		"zygotes with a limit of open files": func(s *engine.Spec) {
+			s.Zygotes, s.Limits.OpenFiles = python(), 100
+		},
+		"zygotes with a limit of file sizes": func(s *engine.Spec) {
+			s.Zygotes, s.Limits.FileSize = python(), 9
+		},
 	} {
 		key := of(change)
 		if keys[key] != "" {
@@ -119,7 +132,7 @@ func TestPoolDemand(t *testing.T) {
 	shares := func(limit int) (list [3]int) {
 		for kind := range list {
 			key, _ := keyOf(specOf(kind))
-			list[kind] = p.sharesLocked(now, limit)[key]
+			list[kind] = p.sharesLocked(now, room{limit, limit})[key]
 		}
 		return list
 	}
@@ -136,6 +149,10 @@ func TestPoolDemand(t *testing.T) {
 	want("after twenty", shares(8), [3]int{8, 0, 0})
 	want("when memory is short", shares(3), [3]int{3, 0, 0})
 	want("without room", shares(0), [3]int{})
+	large, _ := keyOf(specOf(0))
+	p.shelves[large].size = 3
+	want("when boxes with zygotes take three times as much", shares(8), [3]int{2, 0, 0})
+	p.shelves[large].size = 0
 	ask(p, 1, 2, now.Add(time.Second))
 	want("with another kind", shares(8), [3]int{6, 2, 0})
 	now = now.Add(3 * time.Minute)
@@ -145,7 +162,7 @@ func TestPoolDemand(t *testing.T) {
 	want("when the first requests are forgotten", shares(8), [3]int{0, 0, 7})
 	now = now.Add(demandTime)
 	want("when all are", shares(8), [3]int{})
-	if surplus, missing := p.plan(now, 8); len(surplus) != 0 || missing != nil || len(p.shelves) != 0 {
+	if surplus, missing := p.plan(now, room{8, 8}); len(surplus) != 0 || missing != nil || len(p.shelves) != 0 {
 		t.Errorf("after that: %d boxes too many, %v missing, %d kinds", len(surplus), missing, len(p.shelves))
 	}
 }
@@ -156,12 +173,12 @@ func TestPoolPlan(t *testing.T) {
 	now := time.Now()
 	ask(p, 0, 3, now)
 	key, _ := keyOf(specOf(0))
-	if surplus, missing := p.plan(now, 8); len(surplus) != 0 || missing == nil || missing.ID == specOf(0).ID {
+	if surplus, missing := p.plan(now, room{8, 8}); len(surplus) != 0 || missing == nil || missing.ID == specOf(0).ID {
 		t.Fatalf("%d too many, missing %v", len(surplus), missing)
 	}
 	old, young := &box{id: "old"}, &box{id: "young"}
 	p.shelves[key].ready = []*box{old, young}
-	if surplus, missing := p.plan(now, 1); len(surplus) != 1 || surplus[0] != old || missing != nil {
+	if surplus, missing := p.plan(now, room{1, 8}); len(surplus) != 1 || surplus[0] != old || missing != nil {
 		t.Errorf("when memory is short: %v too many, missing %v", surplus, missing)
 	}
 	if b := p.take(specOf(0)); b != young {
@@ -178,7 +195,7 @@ func TestPoolPlan(t *testing.T) {
 	for kind := 1; kind < 2*maxKeys; kind++ {
 		ask(p, kind, 1, now.Add(time.Duration(kind)*time.Second))
 	}
-	if p.plan(now.Add(3*time.Minute), 8); len(p.shelves) != maxKeys || p.shelves[key] != nil {
+	if p.plan(now.Add(3*time.Minute), room{8, 8}); len(p.shelves) != maxKeys || p.shelves[key] != nil {
 		t.Errorf("%d kinds are remembered", len(p.shelves))
 	}
 }
@@ -296,7 +313,7 @@ func TestPoolFailure(t *testing.T) {
 	ask(p, 1, 5, now.Add(time.Second))
 	missing := func(after time.Duration) int {
 		t.Helper()
-		_, missing := p.plan(now.Add(after), 1)
+		_, missing := p.plan(now.Add(after), room{1, 1})
 		if missing == nil {
 			return -1
 		}
@@ -348,20 +365,19 @@ func TestNoPool(t *testing.T) {
 func TestPoolRoom(t *testing.T) {
 	const plenty = 1 << 40
 	for _, c := range []struct {
-		limit     int
 		available int64
 		files     uint64
 		want      int
 	}{
-		{64, plenty, plenty, 64},
-		{64, 1 << 30, plenty, 4},
-		{64, 0, plenty, 0},
-		{64, plenty, 1024, 7},
-		{64, plenty, 100, 0},
-		{64, plenty, unix.RLIM_INFINITY, 64},
+		{plenty, plenty, 4096},
+		{1 << 30, plenty, 4},
+		{0, plenty, 0},
+		{plenty, 1024, 7},
+		{plenty, 100, 0},
+		{plenty, unix.RLIM_INFINITY, 4096},
 	} {
-		if got := roomFor(c.limit, c.available, c.files); got != c.want {
-			t.Errorf("with %d bytes and %d descriptors: room for %d of %d, want %d", c.available, c.files, got, c.limit, c.want)
+		if got := roomFor(c.available, c.files); got != c.want {
+			t.Errorf("with %d bytes and %d descriptors: room for %d, want %d", c.available, c.files, got, c.want)
 		}
 	}
 }

@@ -215,11 +215,16 @@ func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File
 // handOver returns the description and the descriptors of a box for its client.
 func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, err error) {
 	created = rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base, Degraded: b.degraded()}
-	conn, err := b.connect()
-	if err != nil {
-		return created, nil, err
+	warm := b.carried
+	b.carried = nil
+	if warm == nil {
+		conn, err := b.connect()
+		if err != nil {
+			return created, nil, err
+		}
+		warm = &carried{conn: conn}
 	}
-	files = append(files, conn)
+	files = append(files, warm.conn)
 	pidfd, err := linux.Dup(b.pidfd)
 	if err != nil {
 		return created, files, err
@@ -243,15 +248,19 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	}
 	var slotFiles []*os.File
 	created.First, slotFiles = describe(first, nil)
-	return created, append(files, slotFiles...), nil
+	files = append(files, slotFiles...)
+	return created, append(files, warm.describe(&created)...), nil
 }
 
 // describe returns the description and the descriptors of a slot for its client. It takes
 // the descriptors from the slot, which from then on is used only by its name. procs is nil or the
-// slot's cgroup.procs.
+// slot's cgroup.procs. A slot after CloseBirth has its process.
 func describe(s *cgroups.Slot, procs *os.File) (rpc.Slot, []*os.File) {
-	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks), Procs: procs != nil}
-	files := append([]*os.File{s.Dir}, s.Tasks...)
+	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks), Procs: procs != nil, Begun: s.Dir == nil}
+	var files []*os.File
+	if !m.Begun {
+		files = append([]*os.File{s.Dir}, s.Tasks...)
+	}
 	if procs != nil {
 		files = append(files, procs)
 	}

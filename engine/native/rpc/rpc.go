@@ -73,7 +73,8 @@ type Hello struct {
 type Create struct{ Spec engine.Spec }
 
 // Created answers Create. Its descriptors: a connection to the agent, a pidfd of
-// PID 1, one per volume for fstatfs, then those of the first slot if that has a name.
+// PID 1, one per volume for fstatfs, then those of the first slot if that has a name, then those of the
+// slots in Spares.
 type Created struct {
 	ID       string
 	PID      int
@@ -81,7 +82,23 @@ type Created struct {
 	Volumes  []Volume
 	First    Slot
 	Degraded []string // limits that are not enforced although they were asked for
+	// Warm are the zygotes with which a box of the pool comes, with spares that wait, and Spares the slots of
+	// these, in their order. The connection is the one over which they were started.
+	Warm   []Warm `json:",omitempty"`
+	Spares []Slot `json:",omitempty"`
 }
+
+// Warm is a zygote that was started before its box was asked for.
+type Warm struct {
+	Zygote int    // index in the spec's
+	ID     uint32 // by which the agent knows it
+	Slot   string
+	Spares []uint32
+}
+
+// MaxCarried is how many spares a box of the pool comes with at most, those of all its zygotes together: the descriptors
+// of their slots must fit into the frame that hands the box over.
+const MaxCarried = 4
 
 // Volume is a part of the box that commands can fill.
 type Volume struct {
@@ -119,6 +136,8 @@ type Slot struct {
 	Name  string
 	Tasks int
 	Procs bool `json:",omitempty"`
+	// Begun: the slot has its process already, so that the descriptors that start one are not there.
+	Begun bool `json:",omitempty"`
 	Stats []bool
 	// Memory is the slot's own memory limit in bytes, 0 without one.
 	Memory int64 `json:",omitempty"`
