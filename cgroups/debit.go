@@ -112,36 +112,35 @@ func (g *Group) PIDs() ([]int, error) {
 // LargestSlot returns the slot to kill for a debit: the one whose processes hold more than half
 // of the debit outside the charge, or else the one that is charged for the most memory. outside
 // has the bytes outside the charge by process. Only slots with a live process count; without
-// one, LargestSlot returns nil.
-func (g *Group) LargestSlot(outside map[int]int64, debit int64) (*Slot, error) {
+// one, LargestSlot returns nil. pids are the processes of the slot, for [Slot.KillCommand].
+func (g *Group) LargestSlot(outside map[int]int64, debit int64) (largest *Slot, pids []int, err error) {
 	slots, err := g.Slots()
 	if err != nil {
-		return nil, ignoreGone(err)
+		return nil, nil, ignoreGone(err)
 	}
 	t, file := g.treeOf("memory"), "memory.current"
 	if g.v1Tree("memory") != nil {
 		file = "memory.usage_in_bytes"
 	}
-	var largest *Slot
 	most := int64(-1)
 	for _, slot := range slots {
-		pids, err := readPIDs(g.v2.box, "work/"+slot+"/cgroup.procs")
-		if err != nil || len(pids) == 0 {
+		found, err := readPIDs(g.v2.box, "work/"+slot+"/cgroup.procs")
+		if err != nil || len(found) == 0 {
 			continue // it is gone, or empty
 		}
 		var n, held int64
-		for _, pid := range pids {
+		for _, pid := range found {
 			held += outside[pid]
 		}
 		if held > debit/2 {
-			return &Slot{Name: slot, group: g}, nil
+			return &Slot{Name: slot, group: g}, found, nil
 		}
 		if t != nil {
 			n, _ = readNumber(t.box, "work/"+slot+"/"+file)
 		}
 		if n > most {
-			largest, most = &Slot{Name: slot, group: g}, n
+			largest, pids, most = &Slot{Name: slot, group: g}, found, n
 		}
 	}
-	return largest, nil
+	return largest, pids, nil
 }

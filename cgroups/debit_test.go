@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"testing"
 )
@@ -54,13 +55,13 @@ func TestDebitBelowUse(t *testing.T) {
 	large, stats := b.slot(t)
 	hog := b.start(t, large, "hog", fmt.Sprint(64*mib))
 	hog.line(t)
-	if s, err := b.LargestSlot(nil, 0); err != nil || s == nil || s.Name != large.Name {
+	if s, _, err := b.LargestSlot(nil, 0); err != nil || s == nil || s.Name != large.Name {
 		t.Errorf("the largest slot: %+v, %v", s, err)
 	}
 	locker, err := readPIDs(b.v2.box, small.path()+"/cgroup.procs")
 	check(t, err)
 	for held, want := range map[int64]string{51: small.Name, 50: large.Name} {
-		if s, err := b.LargestSlot(map[int]int64{locker[0]: held}, 100); err != nil || s == nil || s.Name != want {
+		if s, _, err := b.LargestSlot(map[int]int64{locker[0]: held}, 100); err != nil || s == nil || s.Name != want {
 			t.Errorf("with %d of 100 held by the small slot: %+v, %v, want slot %s", held, s, err, want)
 		}
 	}
@@ -88,5 +89,47 @@ func TestDebitBelowUse(t *testing.T) {
 	check(t, b.Debit(32*mib))
 	if m, _, _ := b.inForce(t); m != 96*mib {
 		t.Errorf("%d MiB in force after a smaller debit", m/mib)
+	}
+}
+
+// TestKillCommand: the command that had certain processes is killed, and none that came to its slot later.
+func TestKillCommand(t *testing.T) {
+	b := newBox(t, Limits{})
+	s, _ := b.slot(t)
+	of := func() []int {
+		t.Helper()
+		pids, err := readPIDs(b.v2.box, s.path()+"/cgroup.procs")
+		check(t, err)
+		return pids
+	}
+	want := func(what string, pids []int, want bool) {
+		t.Helper()
+		if killed, err := s.KillCommand(pids); killed != want || err != nil {
+			t.Errorf("%s: killed %v, %v", what, killed, err)
+		}
+	}
+	first := b.start(t, s, "hog", fmt.Sprint(mib))
+	first.line(t)
+	earlier := of()
+	want("a command of one process", earlier, true)
+	if sig := first.wait(t); sig != syscall.SIGKILL {
+		t.Errorf("it ended by %v", sig)
+	}
+	want("one that has ended", earlier, false)
+	next := b.start(t, s, "hog", fmt.Sprint(mib))
+	next.line(t)
+	want("an earlier one, when the slot serves another", earlier, false)
+	want("another one's process, in another slot", []int{os.Getpid()}, false)
+	later := b.start(t, s, "hog", fmt.Sprint(mib))
+	later.line(t)
+	both := of()
+	if len(both) != 2 {
+		t.Fatalf("in the slot: %v", both)
+	}
+	want("a command of two processes", both, true)
+	for _, p := range []*child{next, later} {
+		if sig := p.wait(t); sig != syscall.SIGKILL {
+			t.Errorf("one of them ended by %v", sig)
+		}
 	}
 }

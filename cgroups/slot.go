@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -174,6 +175,33 @@ func (s *Slot) Signal(sig unix.Signal) error {
 // Kill sends SIGKILL to every process in the slot, including daemons that have forked twice
 // and called setsid, without waiting for them to exit.
 func (s *Slot) Kill() error { return s.on(killTree) }
+
+// KillCommand sends SIGKILL to the command that had the processes pids in the slot, and to no later one that the
+// slot serves: a slot is renewed only after commands of one process each, see [SlotStats.Renewable]. So a process that was
+// alone gets the signal by itself; what it has forked since does not. It returns false if the command has ended.
+func (s *Slot) KillCommand(pids []int) (killed bool, err error) {
+	if len(pids) != 1 {
+		return true, s.Kill()
+	}
+	process, err := linux.PidfdOpen(pids[0])
+	if err == nil {
+		defer process.Close()
+		var now []int // another process with this number would not be in the slot
+		if now, err = readPIDs(s.group.v2.box, s.path()+"/cgroup.procs"); err == nil && !slices.Contains(now, pids[0]) {
+			return false, nil
+		}
+	}
+	if err == nil {
+		err = linux.PidfdSignal(process, unix.SIGKILL)
+	}
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("slot %s of box %q: %w", s.Name, s.group.ID, err)
+	}
+	return true, nil
+}
 
 // on calls fn with the slot's writable cgroup2 directory; Dir is read-only. It is not an
 // error if the slot is gone.

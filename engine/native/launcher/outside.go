@@ -248,7 +248,7 @@ func (b *box) debit(held outside.Held, of map[int]int64) {
 // is more than half of the debit. Otherwise it kills the command with the largest charge, as
 // the kernel would.
 func (b *box) killLargest(held outside.Held, of map[int]int64) error {
-	s, err := b.group.LargestSlot(of, held.Total())
+	s, pids, err := b.group.LargestSlot(of, held.Total())
 	if s == nil || err != nil {
 		return err
 	}
@@ -257,8 +257,15 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 		b.outside.killed[s.Name] = linux.Monotonic()
 	}
 	b.mu.Unlock()
-	b.watcher.Count(b.group, cgroups.MemoryLimit)
-	return s.Kill()
+	killed, err := s.KillCommand(pids)
+	if killed {
+		b.watcher.Count(b.group, cgroups.MemoryLimit)
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.outside.killed, s.Name)
+	return err
 }
 
 // handleOutside tells the client whether a command was killed for memory outside the charge.
