@@ -124,9 +124,11 @@ func newWorld(t *testing.T, more string) *world {
 	return w
 }
 
-// writeConfig writes the configuration of a daemon, with more of it.
+// writeConfig writes the configuration of a daemon, with more of it. Sessions with the profile warm keep Python
+// warm.
 func writeConfig(t *testing.T, path, more string) {
-	text := "history: {session_entries: 1000000, session_size: 1G, tenant_size: 1T}\nprofiles: {default: {keep_output: 64K}}\n" + more
+	text := "history: {session_entries: 1000000, session_size: 1G, tenant_size: 1T}\n" +
+		"profiles: {default: {keep_output: 64K}, warm: {keep_output: 64K, zygotes: [{name: python, command: [python3], match: true}]}}\n" + more
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 // TestUsage kills more often than TestCrash, also while the daemon starts: no execution is lost that was
-// answered, none is counted twice, and usage and budgets are the sums of the receipts.
+// answered, none is counted twice, and usage and budgets are the sums of the receipts. Half of the clients have boxes with
+// warm interpreters, and boxes come from a pool.
 func TestUsage(t *testing.T) {
 	testutil.RequireRoot(t)
 	few := int64(8)
@@ -69,16 +70,16 @@ func TestUsage(t *testing.T) {
 		w.settle(b)
 	}
 	w.shut()
-	t.Logf("%d SIGKILLs, %d of them during a start; %d commands, %d pieces of code, %d managed processes in %d sessions",
-		w.kills, u.cutStarts, w.execs.Load(), u.codes.Load(), u.processes.Load(), w.churned.Load())
+	t.Logf("%d SIGKILLs, %d of them during a start; %d commands, %d pieces of code, %d of them by warm interpreters, %d managed processes in %d sessions",
+		w.kills, u.cutStarts, w.execs.Load(), u.codes.Load(), u.warm.Load(), u.processes.Load(), w.churned.Load())
 	t.Logf("%d answers compared with %d entries, %d requests cut off, %d comparisons of usage, %d budgets read",
 		u.sum(func(b *books) int { return len(b.answered) }), u.sum(func(b *books) int { return len(b.found) }), w.cut.Load(), u.compared, u.budgets)
 	t.Log(stats)
 }
 
-// daily gives both tenants a daily budget; amply is one that nothing uses up.
+// daily gives both tenants a daily budget, and the daemon a pool; amply is a budget that nothing uses up.
 func daily(budget string) string {
-	return fmt.Sprintf("tenants: {default: {daily: {%[1]s}}, acme: {daily: {%[1]s}}}\n", budget)
+	return fmt.Sprintf("pool: 2\ntenants: {default: {daily: {%[1]s}}, acme: {daily: {%[1]s}}}\n", budget)
 }
 
 const amply = "execs: 1000000000, cpu: 8000h"
@@ -89,7 +90,7 @@ type payers struct {
 	tenants []*books
 	gate    sync.RWMutex // a client holds it for reading during a step
 
-	codes, processes             atomic.Int64
+	codes, warm, processes       atomic.Int64
 	compared, budgets, cutStarts int
 }
 
@@ -152,11 +153,12 @@ func (u *payers) compare(n int, stats *recovery) {
 func (u *payers) work(i int, b *books, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, uint64(i)+1))
 	u.act(func() {
+		warm := i >= len(u.tenants)
 		for generation := 0; !u.stopping() && u.failure() == nil; generation++ {
 			id := fmt.Sprintf("payer-%d-%d", i, generation)
 			failing := generation%4 == 0
 			u.step(func() {
-				u.ensure(b, id, i)
+				u.ensure(b, id, i, warm)
 				if failing {
 					u.startFailing(b, id)
 				}
@@ -169,8 +171,8 @@ func (u *payers) work(i int, b *books, seed uint64) {
 					switch kind := random.IntN(10); {
 					case kind == 0:
 						u.process(b, id, fmt.Sprintf("p%d", n), random)
-					case kind == 1:
-						u.code(b, id, random)
+					case kind == 1 || warm && kind > 5:
+						u.code(b, id, warm, random)
 					default:
 						u.command(b, id, kind == 2, random)
 					}
@@ -191,10 +193,13 @@ func (u *payers) step(f func()) {
 	f()
 }
 
-func (u *payers) ensure(b *books, id string, i int) {
+func (u *payers) ensure(b *books, id string, i int, warm bool) {
+	s := apitypes.SessionSpec{Labels: spec.Labels{"user": fmt.Sprintf("user-%d", i)}}
+	if warm {
+		s.Profile = "warm"
+	}
 	u.again(func() error {
-		labels := spec.Labels{"user": fmt.Sprintf("user-%d", i)}
-		_, err := b.client.Ensure(u.ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Labels: labels}})
+		_, err := b.client.Ensure(u.ctx, apitypes.SessionRequest{ID: id, SessionSpec: s})
 		return err
 	})
 }
@@ -222,12 +227,20 @@ func (u *payers) command(b *books, id string, stream bool, random *rand.Rand) {
 	u.execs.Add(1)
 }
 
-func (u *payers) code(b *books, id string, random *rand.Rand) {
+// code runs a piece of code, in Python if its interpreter is kept warm.
+func (u *payers) code(b *books, id string, warm bool, random *rand.Rand) {
 	code := random.IntN(256)
 	mark, before := b.ask(id), u.phase.Load()
-	r, err := b.client.Code(u.ctx, id, apitypes.CodeRequest{Language: "bash", Code: fmt.Sprintf("exit %d", code), Args: []string{mark}})
+	request := apitypes.CodeRequest{Language: "bash", Code: fmt.Sprintf("exit %d", code), Args: []string{mark}}
+	if warm {
+		request.Language, request.Code = "python", fmt.Sprintf("sum(range(%d)); exit(%d)", random.IntN(100_000), code)
+	}
+	r, err := b.client.Code(u.ctx, id, request)
 	u.answer(b, mark, code, before, r, err)
 	u.codes.Add(1)
+	if err == nil && r.Warm {
+		u.warm.Add(1)
+	}
 }
 
 // answer notes the answer to a command that must exit with code.
