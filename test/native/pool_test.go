@@ -482,16 +482,23 @@ func pythonZygote() []engine.Zygote {
 // mounts and the hostname of this box, a receipt of its own, and nothing of the one before it.
 func TestPoolZygote(t *testing.T) {
 	dir := stateDir(t)
-	e := startPool(t, dir, 1)
-	s := engine.Spec{Zygotes: pythonZygote()}
+	e := startPool(t, dir, 2)
+	s := engine.Spec{Zygotes: pythonZygote(), Hostname: "mine", TmpSize: 2 * mib}
+	s.Zygotes[0].Preload = []string{"json", "uuid"} // the latter looks at the hostname
+	s.Limits.Memory = 96 * mib
+	others := s
+	others.Hostname = "other"
+	demand(t, e, others)
 	demand(t, e, s)
-	awaitPool(t, e, 1)
-	s.Hostname, s.Limits.Memory, s.TmpSize = "other", 96*mib, 2*mib
+	awaitPool(t, e, 2)
 	s.Mounts = []engine.Mount{{Source: t.TempDir(), Target: "/workspace"}}
+	if o := boxtest.Run(t, hit(t, e, others), boxtest.Python("import platform; print(platform.node())")); !o.Warm || o.Stdout != "other\n" {
+		t.Errorf("in a box with another hostname: warm %v, %q", o.Warm, o.Stdout)
+	}
 	b := hit(t, e, s)
-	o := boxtest.Run(t, b, boxtest.Python("import json, os, socket\nopen('mine', 'w').close()\nprint(json.dumps([os.getcwd(), socket.gethostname(), os.statvfs('/tmp').f_blocks * 4096]))"))
+	o := boxtest.Run(t, b, boxtest.Python("import json, os, platform\nopen('mine', 'w').close()\nprint(json.dumps([os.getcwd(), platform.node(), os.statvfs('/tmp').f_blocks * 4096]))"))
 	boxtest.Want(t, o, engine.Exited, 0)
-	if !o.Warm || o.Stdout != fmt.Sprintf("[\"/workspace\", \"other\", %d]\n", 2*mib) {
+	if !o.Warm || o.Stdout != fmt.Sprintf("[\"/workspace\", \"mine\", %d]\n", 2*mib) {
 		t.Errorf("the first command: warm %v, %q", o.Warm, o.Stdout)
 	}
 	if r := o.Receipt; r.PIDsPeak == nil || *r.PIDsPeak != 1 || r.MemoryPeak == nil || *r.MemoryPeak > 16*mib {
@@ -539,6 +546,39 @@ func TestPoolZygoteKilled(t *testing.T) {
 		t.Errorf("without spares: warm %v, %q", o.Warm, o.Stdout)
 	}
 	warm(t, b, boxtest.Python("pass"))
+}
+
+// TestPoolZygoteSlow: while an interpreter takes long to start ahead of time, the launcher is well, builds boxes, and ends
+// at once.
+func TestPoolZygoteSlow(t *testing.T) {
+	if !testutil.Full() {
+		t.Skip("takes 7 s: only in make full")
+	}
+	host := services.Start(t, native.LauncherOptions{Pool: 2})
+	client := connect(t, host.Socket)
+	s := engine.Spec{Zygotes: pythonZygote()}
+	s.Zygotes[0].Preload = []string{"asyncio", "decimal", "email.mime.text", "http.server", "logging.handlers", "multiprocessing", "ssl", "unittest", "urllib.request", "xmlrpc.client"}
+	s.Limits.CPUs = 0.01
+	for range 2 {
+		remove(t, createLive(t, client, s))
+	}
+	boxtest.WaitUntil(t, "a blank box has an interpreter", func() bool {
+		for id := range blankInits(t, host.State) {
+			return len(services.Commands(t, id)) > 0
+		}
+		return false
+	})
+	for end := time.Now().Add(7 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if err := client.Health(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if state := poolOf(t, client); state.Ready != 0 {
+		t.Errorf("the interpreter was not slow: %+v", state)
+	}
+	b := createLive(t, client, engine.Spec{})
+	wantOutput(t, b, "echo here", "here\n")
+	remove(t, b)
 }
 
 // TestPoolZygoteBroken: boxes whose zygotes cannot be started come from the pool without them.

@@ -30,6 +30,7 @@ type box struct {
 	blank   bool          // it is being built for the pool
 	first   *cgroups.Slot // of a box of the pool, until the box is handed over; it is one of slots
 	carried *carried      // of a box of the pool, until the box is handed over; nil: it has no zygotes
+	warmth  int64         // what they take, in bytes
 	spec    engine.Spec
 	dir     string    // its files in the state directory, which the next launcher finds
 	private string    // its files in the launcher's own tmpfs

@@ -253,6 +253,7 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 		return err
 	}
 	b.mu.Lock()
+	earlier, found := b.outside.killed[s.Name]
 	if b.slots[s.Name] != nil { // otherwise its client no longer waits for it
 		b.outside.killed[s.Name] = linux.Monotonic()
 	}
@@ -265,6 +266,9 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.outside.killed, s.Name)
+	if found && b.slots[s.Name] != nil { // its processes take long to end
+		b.outside.killed[s.Name] = earlier
+	}
 	return err
 }
 

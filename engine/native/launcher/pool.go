@@ -1,12 +1,12 @@
 package launcher
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -43,14 +43,17 @@ const (
 	// quietBefore is how long no request may have come before a box is built ahead of time.
 	quietBefore = 20 * time.Millisecond
 	// fillPatience is how long the pool waits for an idle processor. After that it builds one box
-	// although the processors are busy, which then takes 1 to 2 % of one.
+	// although the processors are busy, which then takes 1 to 2 % of one. For a box with zygotes, which takes ten times as
+	// much or more, it is warmPatience.
 	fillPatience = time.Second
+	warmPatience = 10 * time.Second
 	// failedPause is how long no box of a key is built ahead of time after one could not be. It is twice as long after
 	// each further failure, up to demandTime.
 	failedPause = 30 * time.Second
 	// blankMemory is about what a blank box takes, in bytes: 1.4 MiB for PID 1, the rest for its
-	// cgroups, namespaces and file systems.
-	blankMemory = 2 << 20
+	// cgroups, namespaces and file systems. zygoteMemory is what a zygote takes, until that is measured.
+	blankMemory  = 2 << 20
+	zygoteMemory = 16 << 20
 	// memoryShare is the part of the host's available memory that blank boxes may take.
 	memoryShare = 1.0 / 128
 	// blankFiles is about how many descriptors of the launcher a blank box holds.
@@ -77,11 +80,12 @@ type blankKey struct {
 	// Only of a writable root: it lies in an overlay, below which no file may change, and its size includes that of the
 	// files about processors.
 	upperSize  int64
-	hostname   string
+	hostname   string // also of a box with zygotes
 	processors int
-	// zygotes has the requests that start the zygotes, empty without any. They have the limits that a process cannot
-	// exceed later.
-	zygotes string
+	// Only of a box with zygotes, which have seen all this and may keep it in variables.
+	zygotes string // the requests that start them
+	limits  engine.Limits
+	tmpSize int64
 }
 
 // keyOf returns the key of boxes that can be completed to become s, which has its defaults. ok is
@@ -97,8 +101,11 @@ func keyOf(s engine.Spec) (key blankKey, ok bool) {
 		key.writable, key.upperSize, key.hostname = true, s.UpperSize, s.Hostname
 		key.processors = s.Limits.Processors(runtime.NumCPU())
 	}
-	for _, z := range s.Zygotes {
-		key.zygotes += fmt.Sprintf("%q %d %s\n", z.Name, z.Spares, command.Zygote(z, s.User, s, s.Limits).Marshal())
+	if len(s.Zygotes) > 0 && !slices.ContainsFunc(s.Mounts, func(m engine.Mount) bool { return m.Target != engine.WorkspaceTarget }) {
+		key.hostname, key.limits, key.tmpSize = s.Hostname, s.Limits, s.TmpSize
+		for _, z := range s.Zygotes {
+			key.zygotes += fmt.Sprintf("%q %d %s\n", z.Name, z.Spares, command.Zygote(z, s.User, s, s.Limits).Marshal())
+		}
 	}
 	return key, true
 }
@@ -107,6 +114,9 @@ func keyOf(s engine.Spec) (key blankKey, ok bool) {
 func blankOf(key blankKey, s engine.Spec) engine.Spec {
 	s.ID = key.prefix + strings.ToLower(rand.Text())[:key.random]
 	s.Mounts, s.Labels = nil, nil
+	if key.zygotes == "" { // those of a box with mounts start when these are there
+		s.Zygotes = nil
+	}
 	return s
 }
 
@@ -158,11 +168,8 @@ type shelf struct {
 	pause     time.Duration // after the last box that could not be built; 0 after one that could
 	notBefore time.Time     // when the pause ends
 	coldUntil time.Time     // no zygotes are started before
-	size      int           // of a box, as room counts them; 0 is 1
+	warmth    int64         // what the zygotes of the last box took, in bytes; 0 is not known
 }
-
-// room is what blank boxes may take: their number, and the sum of their sizes in multiples of a box without zygotes.
-type room struct{ boxes, sizes int }
 
 // minuteDemand is how many boxes were asked for in one minute of the clock.
 type minuteDemand struct{ minute, count int64 }
@@ -224,7 +231,7 @@ func (p *pool) state() engine.PoolState {
 	defer p.mu.Unlock()
 	s := engine.PoolState{Limit: p.limit, Hits: p.hits, Misses: maps.Clone(p.misses)}
 	now := time.Now()
-	for _, share := range p.sharesLocked(now, room{p.limit, math.MaxInt}) {
+	for _, share := range p.sharesLocked(now, p.limit) {
 		s.Wanted += share
 	}
 	for _, shelf := range p.shelves {
@@ -396,10 +403,10 @@ func (p *pool) failedLocked(key blankKey, now time.Time) {
 	}
 }
 
-// sharesLocked divides room among the keys: each in turn gets one more box until it has as
+// sharesLocked divides limit blank boxes among the keys: each in turn gets one more until it has as
 // many as it wants. Keys that were asked for in the last minute come first, then the others. The order is
 // otherwise that of the first requests, so that requests in turn do not replace each other's boxes.
-func (p *pool) sharesLocked(now time.Time, left room) map[blankKey]int {
+func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
 	var active, others []blankKey
 	for key, s := range p.shelves {
 		if now.Sub(s.last) < time.Minute {
@@ -414,11 +421,9 @@ func (p *pool) sharesLocked(now time.Time, left room) map[blankKey]int {
 		for given := true; given; {
 			given = false
 			for _, key := range keys {
-				s := p.shelves[key]
-				if size := max(s.size, 1); left.boxes > 0 && left.sizes >= size && shares[key] < s.wantedAt(now) {
+				if limit > 0 && shares[key] < p.shelves[key].wantedAt(now) {
 					shares[key]++
-					left.boxes--
-					left.sizes -= size
+					limit--
 					given = true
 				}
 			}
@@ -427,12 +432,13 @@ func (p *pool) sharesLocked(now time.Time, left room) map[blankKey]int {
 	return shares
 }
 
-// plan forgets keys without demand, and returns the boxes that are too many, which the caller removes.
-// missing is the spec of a box that should be built, if any.
-func (p *pool) plan(now time.Time, left room) (surplus []*box, missing *engine.Spec) {
+// plan forgets keys without demand, and returns the boxes that are too many, which the caller removes. There may be
+// limit boxes, and memory bytes in their zygotes. missing is the spec of a box that should be built, if any; warm says that
+// it should get its zygotes.
+func (p *pool) plan(now time.Time, limit int, memory int64) (surplus []*box, missing *engine.Spec, warm bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	shares := p.sharesLocked(now, left)
+	shares := p.sharesLocked(now, limit)
 	byAge := slices.SortedFunc(maps.Keys(p.shelves), func(a, b blankKey) int {
 		return p.shelves[b].last.Compare(p.shelves[a].last)
 	})
@@ -446,6 +452,14 @@ func (p *pool) plan(now time.Time, left room) (surplus []*box, missing *engine.S
 			surplus = append(surplus, s.ready[:over]...)
 			s.ready = slices.Delete(s.ready, 0, over)
 		}
+		s.ready = slices.DeleteFunc(s.ready, func(b *box) bool {
+			if b.warmth > memory {
+				surplus = append(surplus, b)
+				return true
+			}
+			memory -= b.warmth
+			return false
+		})
 		if _, sum := s.demandAt(now); sum == 0 || i >= maxKeys {
 			delete(p.shelves, key)
 		} else if len(s.ready) < keep && missing == nil {
@@ -453,7 +467,12 @@ func (p *pool) plan(now time.Time, left room) (surplus []*box, missing *engine.S
 			missing = &like
 		}
 	}
-	return surplus, missing
+	if missing != nil && len(missing.Zygotes) > 0 {
+		key, _ := keyOf(*missing)
+		s := p.shelves[key]
+		warm = !now.Before(s.coldUntil) && cmp.Or(s.warmth, int64(len(missing.Zygotes))*zygoteMemory) <= memory
+	}
+	return surplus, missing, warm
 }
 
 // fill keeps the pool as full as the demand asks for until stop is closed. It builds one box at a time, while the
@@ -478,15 +497,17 @@ func (p *pool) fill() {
 func (p *pool) fillOnce() {
 	began, pause := time.Now(), quietBefore
 	for {
-		surplus, missing := p.plan(time.Now(), p.room())
+		boxes, memory := p.room()
+		surplus, missing, warm := p.plan(time.Now(), boxes, memory)
 		for _, b := range surplus {
 			p.discard(b)
 		}
 		if missing == nil {
 			return
 		}
-		if p.mayBuild(time.Since(began)) {
-			if err := p.build(*missing); err != nil {
+		if p.mayBuild(time.Since(began), warm) {
+			err := p.build(*missing, warm)
+			if err != nil && !p.stopped() {
 				fmt.Fprintf(os.Stderr, "boxd-init: building a box ahead of time, tried again later: %v\n", oneline.Error(err))
 			}
 			began, pause = time.Now(), quietBefore
@@ -500,36 +521,51 @@ func (p *pool) fillOnce() {
 	}
 }
 
-// room returns what blank boxes may take now.
-func (p *pool) room() room {
+func (p *pool) stopped() bool {
+	select {
+	case <-p.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// room returns how many blank boxes there may be now, and how many bytes their zygotes may take.
+func (p *pool) room() (boxes int, memory int64) {
 	p.l.mu.Lock()
-	boxes := len(p.l.boxes)
+	given := len(p.l.boxes)
 	p.l.mu.Unlock()
-	if boxes >= busyBoxes {
-		return room{}
+	if given >= busyBoxes {
+		return 0, 0
 	}
 	available, err := linux.MemAvailable()
 	if err != nil {
-		return room{}
+		return 0, 0
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		return room{}
+		return 0, 0
 	}
-	return room{p.limit, roomFor(available, files.Cur)}
+	return roomFor(p.limit, available, files.Cur)
 }
 
-// roomFor returns how many blank boxes without zygotes fit into the shares of available bytes of memory and of files
-// descriptors.
-func roomFor(available int64, files uint64) int {
-	return int(min(float64(available)*memoryShare/blankMemory, float64(files)*filesShare/blankFiles))
+// roomFor returns how many of limit blank boxes fit into the shares of available bytes of memory and of files
+// descriptors, and how many bytes are left for their zygotes.
+func roomFor(limit int, available int64, files uint64) (boxes int, memory int64) {
+	share := float64(available) * memoryShare
+	boxes = int(min(float64(limit), share/blankMemory, float64(files)*filesShare/blankFiles))
+	return boxes, int64(share) - int64(boxes)*blankMemory
 }
 
-// mayBuild reports whether a box may be built now: nobody waits for this launcher, and a processor is idle. After
-// fillPatience it is enough that no box is being created.
-func (p *pool) mayBuild(waited time.Duration) bool {
+// mayBuild reports whether a box may be built now, with or without zygotes: nobody waits for this launcher, and a processor
+// is idle. After some time it is enough that no box is being created.
+func (p *pool) mayBuild(waited time.Duration, warm bool) bool {
+	patience := fillPatience
+	if warm {
+		patience = warmPatience
+	}
 	quiet := time.Since(time.Unix(0, p.asked.Load())) >= quietBefore && linux.HasIdleProcessor()
-	return (quiet || waited > fillPatience) && !p.l.works.buildsBox()
+	return (quiet || waited > patience) && !p.l.works.buildsBox()
 }
 
 // buildsBox reports whether a box is being created. A create that hangs takes no processor, and may do so for ever.
@@ -537,8 +573,9 @@ func (a *works) buildsBox() bool {
 	return a.find(func(w *work) bool { return w.box != "" && !w.over && w.stalled == 0 }) != nil
 }
 
-// build builds a blank box, or removes what it made of it.
-func (p *pool) build(s engine.Spec) error {
+// build builds a blank box, with its zygotes if warm is true, or removes what it made of it. If a zygote cannot be
+// started, the next boxes of the key have none.
+func (p *pool) build(s engine.Spec, warm bool) error {
 	key, _ := keyOf(s)
 	s = blankOf(key, s)
 	w := p.l.works.add(&work{what: "building a box ahead of time"})
@@ -547,6 +584,7 @@ func (p *pool) build(s engine.Spec) error {
 	p.mu.Lock()
 	p.blank[s.ID] = struct{}{}
 	p.mu.Unlock()
+	var unwarmed error
 	b, err := p.l.newBox(w, s)
 	if err == nil {
 		b.blank = true
@@ -554,14 +592,13 @@ func (p *pool) build(s engine.Spec) error {
 			if b.first, err = b.newSlot(); err == nil {
 				err = p.l.mapAhead(b)
 			}
+			if err == nil && warm {
+				unwarmed = b.warmAhead(p.stop)
+				err = unwarmed
+			}
 			if err != nil {
 				err = errors.Join(err, p.l.abandon(b, err))
 			}
-		}
-	}
-	if err == nil && len(s.Zygotes) > 0 && p.warms(key) {
-		if err := p.l.warmAhead(b); err != nil {
-			p.chill(key, err)
 		}
 	}
 	if err == nil && !w.complete() {
@@ -571,53 +608,30 @@ func (p *pool) build(s engine.Spec) error {
 		p.drop(s.ID)
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if found := p.shelves[key]; unwarmed != nil && found != nil {
+			found.coldUntil = time.Now().Add(demandTime)
+			return fmt.Errorf("boxes of this kind come without warm interpreters for %v: %w", demandTime, err)
+		}
 		p.failedLocked(key, time.Now())
 		return err
 	}
 	w.spare()
-	size := sizeOf(b)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return p.l.discard(b)
 	}
-	if p.shelves[key] == nil { // nobody has asked for such a box for long: plan removes it
-		p.shelves[key] = &shelf{like: s, first: time.Now()}
+	found := p.shelves[key]
+	if found == nil { // nobody has asked for such a box for long: plan removes it
+		found = &shelf{like: s, first: time.Now()}
+		p.shelves[key] = found
 	}
-	p.shelves[key].ready = append(p.shelves[key].ready, b)
-	p.shelves[key].pause, p.shelves[key].size = 0, size
+	found.ready = append(found.ready, b)
+	found.pause = 0
+	if b.warmth > 0 {
+		found.warmth = b.warmth
+	}
 	return nil
-}
-
-// sizeOf returns what a blank box takes, in multiples of one without zygotes. Their descriptors take no larger part of
-// what there is than their memory.
-func sizeOf(b *box) int {
-	if b.carried == nil {
-		return 1
-	}
-	use, err := b.group.MemoryUse()
-	if err != nil { // about what Python with a few modules takes, and two spares
-		use = int64(len(b.carried.warm)) * (16 << 20)
-	}
-	return 1 + int((use+blankMemory-1)/blankMemory)
-}
-
-// warms reports whether boxes of key get their zygotes ahead of time.
-func (p *pool) warms(key blankKey) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := p.shelves[key]
-	return s != nil && time.Now().After(s.coldUntil)
-}
-
-// chill leaves the zygotes of key to the clients of its boxes for a while, because one could not be started.
-func (p *pool) chill(key blankKey, err error) {
-	fmt.Fprintf(os.Stderr, "boxd-init: boxes of the pool come without their warm interpreters for %v: %v\n", demandTime, oneline.Error(err))
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s := p.shelves[key]; s != nil {
-		s.coldUntil = time.Now().Add(demandTime)
-	}
 }
 
 // mapAhead makes the user namespace through which a directory of the service's client, such as a workspace, is mounted in

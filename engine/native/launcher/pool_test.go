@@ -46,6 +46,9 @@ func TestPoolKey(t *testing.T) {
 		"mounts and labels": func(s *engine.Spec) {
 			s.Mounts, s.Labels = []engine.Mount{{Source: "/srv", Target: "/srv"}}, map[string]string{"a": "b"}
 		},
+		"zygotes, with mounts that they may read": func(s *engine.Spec) {
+			s.Zygotes, s.Mounts = python(), []engine.Mount{{Source: "/srv", Target: "/home/box"}}
+		},
 		"the default, stated": func(s *engine.Spec) { s.Hostname, s.Engine, s.Limits.Memory = "box", "native", 512<<20 },
 	} {
 		if of(change) != same {
@@ -54,25 +57,25 @@ func TestPoolKey(t *testing.T) {
 	}
 	keys := map[blankKey]string{same: "the base", writable: "a writable root"}
 	for name, change := range map[string]func(*engine.Spec){
-		"form of the ID":     func(s *engine.Spec) { s.ID = "box-abcdefghijklmnopqrstuvwxyz" },
-		"user":               func(s *engine.Spec) { s.User.UID = 7 },
-		"group":              func(s *engine.Spec) { s.User.GID = 7 },
-		"allow degraded":     func(s *engine.Spec) { s.AllowDegraded = true },
-		"no memory limit":    func(s *engine.Spec) { s.Limits.Memory = engine.Unlimited },
-		"no pids limit":      func(s *engine.Spec) { s.Limits.PIDs = engine.Unlimited },
-		"no CPU limit":       func(s *engine.Spec) { s.Limits.CPUs = engine.Unlimited },
-		"upper size":         func(s *engine.Spec) { s.WritableRoot, s.UpperSize = true, 1<<20 },
-		"hostname, writable": func(s *engine.Spec) { s.WritableRoot, s.Hostname = true, "other" },
-		"zygotes":            func(s *engine.Spec) { s.Zygotes = python() },
-		"zygotes of a user":  func(s *engine.Spec) { s.Zygotes, s.User.UID = python(), 7 },
-		"spares":             func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Spares = 3 },
-		"preloaded modules":  func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Preload = []string{"re"} },
-		"zygotes with a limit of open files": func(s *engine.Spec) {
-			s.Zygotes, s.Limits.OpenFiles = python(), 100
-		},
-		"zygotes with a limit of file sizes": func(s *engine.Spec) {
-			s.Zygotes, s.Limits.FileSize = python(), 9
-		},
+		"form of the ID":             func(s *engine.Spec) { s.ID = "box-abcdefghijklmnopqrstuvwxyz" },
+		"user":                       func(s *engine.Spec) { s.User.UID = 7 },
+		"group":                      func(s *engine.Spec) { s.User.GID = 7 },
+		"allow degraded":             func(s *engine.Spec) { s.AllowDegraded = true },
+		"no memory limit":            func(s *engine.Spec) { s.Limits.Memory = engine.Unlimited },
+		"no pids limit":              func(s *engine.Spec) { s.Limits.PIDs = engine.Unlimited },
+		"no CPU limit":               func(s *engine.Spec) { s.Limits.CPUs = engine.Unlimited },
+		"upper size":                 func(s *engine.Spec) { s.WritableRoot, s.UpperSize = true, 1<<20 },
+		"hostname, writable":         func(s *engine.Spec) { s.WritableRoot, s.Hostname = true, "other" },
+		"zygotes":                    func(s *engine.Spec) { s.Zygotes = python() },
+		"their names":                func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Name = "other" },
+		"their commands":             func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Command[0] = "python3.11" },
+		"their spares":               func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Spares = 3 },
+		"their modules":              func(s *engine.Spec) { s.Zygotes = python(); s.Zygotes[0].Preload = []string{"re"} },
+		"a hostname that they see":   func(s *engine.Spec) { s.Zygotes, s.Hostname = python(), "other" },
+		"a limit that they see":      func(s *engine.Spec) { s.Zygotes, s.Limits.Memory = python(), 1<<30 },
+		"part of a processor":        func(s *engine.Spec) { s.Zygotes, s.Limits.CPUs = python(), 0.5 },
+		"a limit of their processes": func(s *engine.Spec) { s.Zygotes, s.Limits.OpenFiles = python(), 100 },
+		"a size that they see":       func(s *engine.Spec) { s.Zygotes, s.TmpSize = python(), 1<<20 },
 	} {
 		key := of(change)
 		if keys[key] != "" {
@@ -111,6 +114,45 @@ func TestBlankSpec(t *testing.T) {
 	}
 }
 
+// TestPoolWarm: boxes get their zygotes ahead of time while there is memory for them, and are given up for their memory
+// before others are.
+func TestPoolWarm(t *testing.T) {
+	const mib = 1 << 20
+	p := newPool(nil, 8)
+	now := time.Unix(1_000_000*60, 0)
+	s := specOf(0)
+	s.Zygotes = python()
+	key, _ := keyOf(s)
+	for range 3 {
+		p.noteLocked(key, s, now)
+	}
+	want := func(what string, memory int64, surplus int, missing, warm bool) {
+		t.Helper()
+		over, spec, hot := p.plan(now, 8, memory)
+		if len(over) != surplus || (spec != nil) != missing || hot != warm {
+			t.Errorf("%s: %d boxes too many, missing %v, warm %v", what, len(over), spec != nil, hot)
+		}
+		if spec != nil && len(spec.Zygotes) != 1 {
+			t.Errorf("%s: a box with the zygotes %+v", what, spec.Zygotes)
+		}
+	}
+	want("at first", 16*mib, 0, true, true)
+	want("with little memory", 16*mib-1, 0, true, false)
+	found := p.shelves[key]
+	found.warmth = 30 * mib
+	want("when more was measured", 30*mib-1, 0, true, false)
+	found.coldUntil = now.Add(time.Second)
+	want("after a failure", 1<<40, 0, true, false)
+	found.coldUntil = now
+	found.ready = []*box{{id: "a", warmth: 30 * mib}, {id: "b"}}
+	want("with one", 60*mib, 0, true, true)
+	want("with one and no memory for another", 60*mib-1, 0, true, false)
+	want("when its own memory is short", 30*mib-1, 1, true, false)
+	if len(found.ready) != 1 || found.ready[0].id != "b" {
+		t.Errorf("%d boxes are left", len(found.ready))
+	}
+}
+
 // specOf is a request of one of several kinds.
 func specOf(kind int) engine.Spec {
 	return engine.Spec{ID: "s-abcdefghij234567klmn", User: engine.User{UID: kind}}.WithDefaults()
@@ -132,7 +174,7 @@ func TestPoolDemand(t *testing.T) {
 	shares := func(limit int) (list [3]int) {
 		for kind := range list {
 			key, _ := keyOf(specOf(kind))
-			list[kind] = p.sharesLocked(now, room{limit, limit})[key]
+			list[kind] = p.sharesLocked(now, limit)[key]
 		}
 		return list
 	}
@@ -149,10 +191,6 @@ func TestPoolDemand(t *testing.T) {
 	want("after twenty", shares(8), [3]int{8, 0, 0})
 	want("when memory is short", shares(3), [3]int{3, 0, 0})
 	want("without room", shares(0), [3]int{})
-	large, _ := keyOf(specOf(0))
-	p.shelves[large].size = 3
-	want("when boxes with zygotes take three times as much", shares(8), [3]int{2, 0, 0})
-	p.shelves[large].size = 0
 	ask(p, 1, 2, now.Add(time.Second))
 	want("with another kind", shares(8), [3]int{6, 2, 0})
 	now = now.Add(3 * time.Minute)
@@ -162,7 +200,7 @@ func TestPoolDemand(t *testing.T) {
 	want("when the first requests are forgotten", shares(8), [3]int{0, 0, 7})
 	now = now.Add(demandTime)
 	want("when all are", shares(8), [3]int{})
-	if surplus, missing := p.plan(now, room{8, 8}); len(surplus) != 0 || missing != nil || len(p.shelves) != 0 {
+	if surplus, missing, _ := p.plan(now, 8, 0); len(surplus) != 0 || missing != nil || len(p.shelves) != 0 {
 		t.Errorf("after that: %d boxes too many, %v missing, %d kinds", len(surplus), missing, len(p.shelves))
 	}
 }
@@ -173,12 +211,12 @@ func TestPoolPlan(t *testing.T) {
 	now := time.Now()
 	ask(p, 0, 3, now)
 	key, _ := keyOf(specOf(0))
-	if surplus, missing := p.plan(now, room{8, 8}); len(surplus) != 0 || missing == nil || missing.ID == specOf(0).ID {
+	if surplus, missing, _ := p.plan(now, 8, 0); len(surplus) != 0 || missing == nil || missing.ID == specOf(0).ID {
 		t.Fatalf("%d too many, missing %v", len(surplus), missing)
 	}
 	old, young := &box{id: "old"}, &box{id: "young"}
 	p.shelves[key].ready = []*box{old, young}
-	if surplus, missing := p.plan(now, room{1, 8}); len(surplus) != 1 || surplus[0] != old || missing != nil {
+	if surplus, missing, _ := p.plan(now, 1, 0); len(surplus) != 1 || surplus[0] != old || missing != nil {
 		t.Errorf("when memory is short: %v too many, missing %v", surplus, missing)
 	}
 	if b := p.take(specOf(0)); b != young {
@@ -195,7 +233,7 @@ func TestPoolPlan(t *testing.T) {
 	for kind := 1; kind < 2*maxKeys; kind++ {
 		ask(p, kind, 1, now.Add(time.Duration(kind)*time.Second))
 	}
-	if p.plan(now.Add(3*time.Minute), room{8, 8}); len(p.shelves) != maxKeys || p.shelves[key] != nil {
+	if p.plan(now.Add(3*time.Minute), 8, 0); len(p.shelves) != maxKeys || p.shelves[key] != nil {
 		t.Errorf("%d kinds are remembered", len(p.shelves))
 	}
 }
@@ -313,7 +351,7 @@ func TestPoolFailure(t *testing.T) {
 	ask(p, 1, 5, now.Add(time.Second))
 	missing := func(after time.Duration) int {
 		t.Helper()
-		_, missing := p.plan(now.Add(after), room{1, 1})
+		_, missing, _ := p.plan(now.Add(after), 1, 0)
 		if missing == nil {
 			return -1
 		}
@@ -365,19 +403,22 @@ func TestNoPool(t *testing.T) {
 func TestPoolRoom(t *testing.T) {
 	const plenty = 1 << 40
 	for _, c := range []struct {
+		limit     int
 		available int64
 		files     uint64
-		want      int
+		boxes     int
+		memory    int64
 	}{
-		{plenty, plenty, 4096},
-		{1 << 30, plenty, 4},
-		{0, plenty, 0},
-		{plenty, 1024, 7},
-		{plenty, 100, 0},
-		{plenty, unix.RLIM_INFINITY, 4096},
+		{64, plenty, plenty, 64, plenty/128 - 64*blankMemory},
+		{64, 1 << 30, plenty, 4, 0},
+		{2, 1 << 30, plenty, 2, 4 << 20},
+		{64, 0, plenty, 0, 0},
+		{64, plenty, 1024, 7, plenty/128 - 7*blankMemory},
+		{64, plenty, 100, 0, plenty / 128},
+		{64, plenty, unix.RLIM_INFINITY, 64, plenty/128 - 64*blankMemory},
 	} {
-		if got := roomFor(c.available, c.files); got != c.want {
-			t.Errorf("with %d bytes and %d descriptors: room for %d, want %d", c.available, c.files, got, c.want)
+		if boxes, memory := roomFor(c.limit, c.available, c.files); boxes != c.boxes || memory != c.memory {
+			t.Errorf("with %d bytes and %d descriptors: room for %d of %d and %d bytes, want %d and %d", c.available, c.files, boxes, c.limit, memory, c.boxes, c.memory)
 		}
 	}
 }

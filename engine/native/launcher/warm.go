@@ -16,7 +16,7 @@ import (
 )
 
 // warmTime bounds the start of the zygotes of a blank box and the making of their spares, for which no other box is
-// built. A client that starts a zygote waits longer.
+// built and none is removed. A client that starts a zygote waits longer.
 const warmTime = 20 * time.Second
 
 // carried are the zygotes of a blank box, with spares that wait. The launcher starts them as a client would, over a
@@ -34,56 +34,56 @@ func (c *carried) close() {
 	}
 }
 
-// warmAhead starts the zygotes of a blank box and makes their spares. After a failure the box has none of them.
-func (l *Launcher) warmAhead(b *box) error {
-	defer b.work.begin("starting its interpreters", "", nil)()
+// warmAhead starts the zygotes of a blank box and makes their spares. It gives up when stop is closed. After a failure the
+// caller removes the box. It is no step of the work that builds the box: an interpreter that takes long with its imports is no
+// sign that this launcher hangs.
+func (b *box) warmAhead(stop <-chan struct{}) error {
 	conn, err := b.connect()
 	if err != nil {
 		return err
 	}
 	b.carried = &carried{conn: conn}
-	started, err := b.carried.start(b)
-	if err == nil {
-		return nil
+	if err := b.carried.start(b, stop); err != nil {
+		return fmt.Errorf("starting an interpreter ahead of time: %w", err)
 	}
-	b.carried.close()
-	b.carried = nil
-	for _, s := range started {
-		_ = b.killSlot(s) // with what the interpreter has started itself
-		l.release(b, s.Name)
-	}
-	return fmt.Errorf("starting an interpreter ahead of time: %w", err)
+	use, err := b.group.Detail()
+	b.warmth = max(use.Anon, 1) // its other pages belong to files, and are those of all boxes
+	return err
 }
 
-// start starts the zygotes one after the other. It returns the slots that it has made, also after a failure.
-func (c *carried) start(b *box) (made []*cgroups.Slot, err error) {
+// start starts the zygotes one after the other.
+func (c *carried) start(b *box, stop <-chan struct{}) error {
 	ours, err := linux.Dup(c.conn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	agent, err := wire.FileConn(ours)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer agent.Close()
-	defer time.AfterFunc(warmTime, func() { agent.Close() }).Stop()
+	ready := make(chan struct{})
+	defer close(ready)
+	go func() {
+		late := time.NewTimer(warmTime)
+		defer late.Stop()
+		select {
+		case <-late.C:
+		case <-stop:
+		case <-ready:
+		}
+		agent.Close() // ends a Receive
+	}()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer null.Close()
-	newSlot := func() (*cgroups.Slot, error) {
-		s, err := b.newSlot()
-		if err == nil {
-			made = append(made, s)
-		}
-		return s, err
-	}
 	id := uint32(0)
 	for i, z := range b.spec.Zygotes {
-		s, err := newSlot()
+		s, err := b.newSlot()
 		if err != nil {
-			return made, err
+			return err
 		}
 		id++
 		w := rpc.Warm{Zygote: i, ID: id, Slot: s.Name}
@@ -94,16 +94,16 @@ func (c *carried) start(b *box) (made []*cgroups.Slot, err error) {
 			err = awaitWarm(agent, w.ID)
 		}
 		if err = errors.Join(err, s.Close()); err != nil { // only its name is needed from now on
-			return made, err
+			return err
 		}
 		for range min(z.Spares, rpc.MaxCarried/len(b.spec.Zygotes)) {
-			s, err := newSlot()
+			s, err := b.newSlot()
 			if err != nil {
-				return made, err
+				return err
 			}
 			procs, err := s.OpenProcs()
 			if err != nil {
-				return made, err
+				return err
 			}
 			id++
 			c.spares, w.Spares = append(c.spares, s), append(w.Spares, id)
@@ -111,20 +111,19 @@ func (c *carried) start(b *box) (made []*cgroups.Slot, err error) {
 			err = agent.Send(wire.TypeSpare, id, ask.Marshal(), append(slices.Clone(s.Tasks), procs)...)
 			procs.Close()
 			if err != nil {
-				return made, err
+				return err
 			}
 		}
-		for _, spare := range w.Spares {
+		first := len(c.spares) - len(w.Spares)
+		for i, spare := range w.Spares {
 			if _, err := awaitAbout(agent, spare, wire.TypeWaiting); err != nil {
-				return made, err
+				return err
 			}
-		}
-		for _, s := range c.spares {
-			s.CloseBirth()
+			c.spares[first+i].CloseBirth()
 		}
 		c.warm = append(c.warm, w)
 	}
-	return made, nil
+	return nil
 }
 
 // awaitWarm waits until a zygote can make spares.
@@ -156,7 +155,8 @@ func awaitAbout(agent *wire.Conn, id uint32, typ byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		frame.Close()
+		linux.CloseForeign(frame.FDs) // none are expected
+		frame.FDs = nil
 		switch {
 		case frame.Type == wire.TypeFailed:
 			failed := new(wire.FailedMsg)
