@@ -68,7 +68,7 @@ func TestSystemdSecurity(t *testing.T) {
 func TestUnitsAgree(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"systemd/boxd.service":         {"Type=notify", "User=boxd", "Restart=always", "RestartSec=200ms", "RestartPreventExitStatus=78", "StateDirectory=boxd", "ExecStart=/usr/bin/boxd serve"},
-		"systemd/boxd.socket":          {"ListenStream=/run/boxd/boxd.sock", "SocketMode=0660", "SocketGroup=boxd", "TriggerLimitBurst=10"},
+		"systemd/boxd.socket":          {"ListenStream=/run/boxd/boxd.sock", "SocketMode=0660", "SocketGroup=boxd", "TriggerLimitBurst=30"},
 		"systemd/boxd-launcher.socket": {"ListenStream=/run/boxd/launcher.sock", "SocketMode=0600", "SocketUser=boxd"},
 		"systemd/boxd-launcher.service": {"StateDirectory=boxd-volumes", "StateDirectoryMode=0700", "Delegate=yes",
 			"ExecStart=/usr/libexec/boxd/boxd-init launcher --service --state-dir /run/boxd --client boxd --client-unit boxd.service --data-dir /var/lib/boxd-volumes --workspaces /var/lib/boxd/workspaces --containerd /usr/libexec/boxd/boxd-containerd", "KillMode=process", "Restart=always", "RestartPreventExitStatus=78"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/choose"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // build creates the next box of the session and publishes an event of the given kind. The
@@ -72,8 +73,10 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	if err := s.m.named.checkThere(b.Mounts); err != nil {
 		return nil, err
 	}
-	if !s.once { // a run asks for none, and its box ends before one could help
+	if !s.once {
 		b.Zygotes = s.m.policy.Zygotes(r)
+	} else if s.zygote != nil { // which a box of the pool comes with
+		b.Zygotes = []spec.Zygote{*s.zygote}
 	}
 	order, err := s.m.policy.Engines(r) // the configuration may have changed since the last box
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 type asked struct {
 	request  policy.Request
 	resolved policy.Resolved
-	once     bool // the session is for one command, see [Manager.Run]
+	once     bool         // the session is for one command, see [Manager.Run]
+	zygote   *spec.Zygote // of that command, if its interpreter is one that the profile keeps warm
 }
 
 // resolve decides about r, and which session it means. A nil r asks for nothing.

@@ -82,7 +82,7 @@ func (m *Manager) lookup(key Key, a *asked) (s *session, fresh bool, err error) 
 	}
 	if s == nil {
 		s, fresh = newSession(m, key), true
-		s.once = a.once
+		s.once, s.zygote = a.once, a.zygote
 		s.op <- struct{}{}
 		m.sessions[key] = s
 	}

@@ -117,7 +117,8 @@ func (m *Manager) resolveRun(c Caller, tenant string, r policy.Request, e *Exec)
 		return key, nil, err
 	}
 	a.once, a.resolved.AllowDegraded = true, false
-	return key, a, nil
+	a.zygote, err = spec.FindZygote(m.policy.Zygotes(a.resolved), e.Zygote, e.Args)
+	return key, a, err
 }
 
 // BoxError is a refusal of the box of a run, not of its command.

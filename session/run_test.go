@@ -241,20 +241,30 @@ func TestRunProfile(t *testing.T) {
 	b := newBench(t)
 	hour := spec.Duration(time.Hour)
 	b.policy.Profiles = map[string]policy.ProfileConfig{
-		"warm":  {Extends: RunProfile, Zygotes: &[]spec.Zygote{{Name: "py", Command: []string{"python3"}}}},
+		"warm": {Extends: RunProfile, Zygotes: &[]spec.Zygote{
+			{Name: "py", Command: []string{"python3"}, Match: true}, {Name: "other", Command: []string{"python3", "-I"}, Match: true},
+		}},
 		"weak":  {Extends: RunProfile, Wishes: spec.Wishes{Require: ptr(false)}},
 		"brief": {Extends: RunProfile, Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: &hour}}},
 	}
 	b.start()
-	var zygotes []spec.Zygote
+	var zygotes []spec.Zygote // of the last box
 	b.host.SetHook(func(_ context.Context, op, id string) error {
-		if op == "start" {
-			zygotes = b.host.Box(id).Spec().Zygotes
+		if op != "start" {
+			return nil
 		}
-		return nil
+		zygotes = b.host.Box(id).Spec().Zygotes
+		return errors.New("this is all that the test wants to know")
 	})
-	if _, err := b.Run(ctx, me, "t", asksFor(spec.Wishes{Profile: "warm"}), Exec{Args: []string{"true"}}); err != nil || len(zygotes) > 0 {
-		t.Errorf("%+v, %v", zygotes, err)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{{[]string{"true"}, ""}, {[]string{"python3", "-c", "1"}, "py"}, {[]string{"python3", "-I", "x.py"}, "other"}} {
+		zygotes = []spec.Zygote{{Name: "no box was made"}}
+		_, err := b.Run(ctx, me, "t", asksFor(spec.Wishes{Profile: "warm"}), Exec{Args: c.args})
+		if len(zygotes) > 1 || (len(zygotes) == 1) != (c.want != "") || c.want != "" && zygotes[0].Name != c.want {
+			t.Errorf("%q: %+v, %v", c.args, zygotes, err)
+		}
 	}
 	for _, wish := range []*bool{nil, ptr(true), ptr(false)} {
 		_, a, err := b.resolveRun(me, "t", asksFor(spec.Wishes{Profile: "weak", Require: wish}), &Exec{Args: []string{"true"}})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/egress"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -21,6 +22,7 @@ type session struct {
 	ctx    context.Context // ends when the session is to be removed, or the manager closes
 	cancel context.CancelFunc
 	once   bool          // it is a run, see [Manager.Run]; constant
+	zygote *spec.Zygote  // of the command of a run, nil for others; constant
 	op     chan struct{} // holds a token while the state of the session is being changed
 
 	lastUsed atomic.Int64 // on the clock of m.now

@@ -341,11 +341,37 @@ func (o *operation) rename() (proto.Reply, error) {
 		return proto.Reply{}, &stepError{"opening", shorten(o.args[0]), err}
 	}
 	defer to.Close()
-	flags := uint(unix.RENAME_NOREPLACE)
 	if o.flag(1, "replace") {
-		flags = 0
+		return proto.Reply{}, linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(to.Fd()), newName) })
 	}
-	return proto.Reply{}, linux.Retry(func() error {
-		return unix.Renameat2(int(dir.Fd()), name, int(to.Fd()), newName, flags)
+	err = linux.Retry(func() error {
+		return unix.Renameat2(int(dir.Fd()), name, int(to.Fd()), newName, unix.RENAME_NOREPLACE)
 	})
+	if err == unix.EINVAL { // also of a file system that does not know RENAME_NOREPLACE, such as gVisor's of the host's files
+		err = renameInSteps(dir, name, to, newName)
+	}
+	return proto.Reply{}, err
+}
+
+// renameInSteps renames without RENAME_NOREPLACE, and replaces nothing either: a link is refused if the new name is taken, and so
+// is a directory, which only an empty one is renamed to. If it is killed in between, there are both names, or an empty directory.
+func renameInSteps(dir *os.File, name string, to *os.File, newName string) error {
+	var st unix.Stat_t
+	if err := linux.Retry(func() error { return unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if err := linux.Retry(func() error { return unix.Linkat(int(dir.Fd()), name, int(to.Fd()), newName, 0) }); err != nil {
+			return err
+		}
+		return linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+	}
+	if err := linux.Retry(func() error { return unix.Mkdirat(int(to.Fd()), newName, 0o700) }); err != nil {
+		return err
+	}
+	err := linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(to.Fd()), newName) })
+	if err != nil {
+		_ = unix.Unlinkat(int(to.Fd()), newName, unix.AT_REMOVEDIR)
+	}
+	return err
 }

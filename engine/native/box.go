@@ -232,6 +232,13 @@ func (b *box) wasAlone(p *account) bool {
 	return p.alone
 }
 
+// runs reports whether a command runs, other than managed processes.
+func (b *box) runs() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.processes) > 0
+}
+
 func (b *box) unregister(p *process) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

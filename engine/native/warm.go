@@ -22,9 +22,11 @@ const (
 	// maxNests is how many there are in a box at most, with their spares no more than
 	// wire.MaxWarm. Commands of further users are started.
 	maxNests = wire.MaxWarm / (1 + spec.MaxSpares)
-	// warmDelay is how long after the creation of its box a zygote is started: the first command
+	// warmDelay is how long after the creation of its box a zygote is started, and idleDelay how long that waits at most until
+	// no command runs: the first command
 	// should not share the processors with it.
 	warmDelay = 25 * time.Millisecond
+	idleDelay = time.Second
 	// loadDeadline bounds the start of a zygote with its imports, and spareDeadline the making of
 	// a spare. The agent's own bounds are shorter.
 	loadDeadline  = 3 * time.Minute
@@ -119,13 +121,21 @@ func (w *warmth) carry(warm []rpc.Warm, spares []*slot) {
 
 // start starts the zygotes of a new box, for its own user.
 func (w *warmth) start() {
-	if w.possible() {
-		time.AfterFunc(warmDelay, func() {
-			for i := range w.box.spec.Zygotes {
-				w.tend(&w.box.spec.Zygotes[i], w.box.spec.User)
-			}
-		})
+	if !w.possible() {
+		return
 	}
+	latest := time.Now().Add(idleDelay)
+	var tendAll func()
+	tendAll = func() {
+		if w.box.runs() && time.Now().Before(latest) {
+			time.AfterFunc(warmDelay, tendAll)
+			return
+		}
+		for i := range w.box.spec.Zygotes {
+			w.tend(&w.box.spec.Zygotes[i], w.box.spec.User)
+		}
+	}
+	time.AfterFunc(warmDelay, tendAll)
 }
 
 // tend works in the background towards a nest in which all spares wait. The nests of the

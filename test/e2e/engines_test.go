@@ -91,7 +91,7 @@ func TestOnOCI(t *testing.T) {
 // TestOnGVisor has the whole short form only in full: these boxes take longer to build.
 func TestOnGVisor(t *testing.T) {
 	runsc := testutil.Runsc(t)
-	without := []string{"terminal", "limits"}
+	without := []string{"terminal", "limits", "volumes", "sensitive"} // the last two attach volumes to running boxes
 	if !testutil.Full() {
 		without = append(without, "state", "ttl", "processes", "copies", "watch", "ports")
 	}

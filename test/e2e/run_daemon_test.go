@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/boxtest"
 	"github.com/boxd/boxd/internal/testutil"
 )
@@ -276,6 +278,41 @@ func TestRunPool(t *testing.T) {
 	if p := pool(); p.Hits != 1 {
 		t.Errorf("%+v, want one hit", p)
 	}
+}
+
+// TestRunWarm: the first command of a fresh box is a warm one if the profile of runs keeps its interpreter warm, and is told
+// from another by nothing else.
+func TestRunWarm(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "boxd.yaml")
+	text := "pool: 1\nprofiles: {run: {zygotes: [{name: python, command: [python3], preload: [json], match: true}]}}\n"
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := newDaemon(t, "--config", config)
+	d.start()
+	c, err := client.New(client.Options{Socket: d.socket()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	script := "import json, os, sys\nprint(json.dumps([sys.argv, sys.stdin.read(), os.environ['X'], os.getcwd(), os.path.exists('seen')]))\nopen('seen', 'w').close(); sys.exit(7)"
+	want := "[[\"-c\", \"a\"], \"in\", \"y\", \"/home/box\", false]\n"
+	run := func() *apitypes.ExecResult {
+		t.Helper()
+		r, err := c.Run(t.Context(), apitypes.RunRequest{Argv: []string{"python3", "-c", script, "a"}, Stdin: "in", Env: map[string]string{"X": "y"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Stdout != want || r.ExitCode == nil || *r.ExitCode != 7 || r.Verdict != "exited" || r.Receipt.PIDsPeak == nil || *r.Receipt.PIDsPeak != 1 {
+			t.Errorf("%+v", r)
+		}
+		return r
+	}
+	boxtest.WaitUntil(t, "a run is warm", func() bool { return run().Warm })
+	// By descriptors as well; and a program of another kind gets a box without an interpreter.
+	d.stdin = strings.NewReader("in")
+	d.says(7, want, "run", "--socket", d.socket(), "--env", "X=y", "-i", "--", "python3", "-c", script, "a")
+	d.says(0, "here\n", "run", "--socket", d.socket(), "--", "echo", "here")
 }
 
 // TestRunWithoutRoot: a user who may use the socket needs no root for boxd run.
