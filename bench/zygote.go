@@ -2,9 +2,11 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -72,4 +74,37 @@ func (b *bench) firstPython(ctx context.Context, spec engine.Spec) {
 		return
 	}
 	b.times("zygote.pool", "create a box from the pool, to the exit of python3 -c 'import json; …' in it", s[1], s[0], "", goal{})
+	b.runPython(ctx, spec.Zygotes[0])
+}
+
+// runPython measures boxd run of the program by a daemon, in boxes of the pool that come with the interpreter.
+func (b *bench) runPython(ctx context.Context, z engine.Zygote) {
+	const name, what = "zygote.run", "whole process: boxd run -- python3 -c 'import json; …' by a daemon, from the pool"
+	z.Match = true
+	profiles, err := json.Marshal(map[string]any{"pool": 1, "profiles": map[string]any{"run": map[string]any{"zygotes": []engine.Zygote{z}}}})
+	if err != nil {
+		b.fail(name, err)
+		return
+	}
+	config := filepath.Join(b.scratch, "zygotes.yaml") // JSON is YAML
+	if err := errors.Join(os.WriteFile(config, profiles, 0o644), os.Setenv("BOXD_CONFIG", config)); err != nil {
+		b.fail(name, err)
+		return
+	}
+	defer os.Unsetenv("BOXD_CONFIG")
+	b.withDaemon(func(d *served) error {
+		p := &peer{args: append([]string{b.boxd, "run", "--socket", d.Socket(), "--"}, pythonProgram...)}
+		for range 2 { // so that such boxes are in demand
+			if err := p.once(); err != nil {
+				return err
+			}
+		}
+		s, err := b.alternate(max(b.n/10, 5), timed(bare), func() (time.Duration, error) { return d.fromPool(ctx, p.once) })
+		if err != nil {
+			return err
+		}
+		row := b.times(name, what, s[1], s[0], "", goal{})
+		row.Args = append([]string{"boxd", "run", "--socket", "DIR/state/boxd.sock", "--"}, pythonProgram...)
+		return nil
+	})
 }
