@@ -180,7 +180,7 @@ func TestLook(t *testing.T) {
 	w.Type(tab, "ls -l --color; printf '\\033[38;2;255;128;0mtrue colour\\033[0m\\n'\n")
 	w.Await(tab, rows+`.split("true colour").length > 2 ? "yes" : ""`)
 	w.look(tab, "terminal")
-	for height := 640; height < 660; height += 4 { // the height of a row is no multiple of it
+	for height := 640; height < 660; height += 4 { // with more and less space below the last row
 		w.Must(tab, "Emulation.setDeviceMetricsOverride", map[string]any{"width": 1120, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 		w.Await(tab, `new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f("yes"))))`) // it is fitted
 		w.framed(tab)

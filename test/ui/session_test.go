@@ -103,6 +103,7 @@ func TestFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(up, "cut.bin"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	slow(256 << 10)
 	choose("cut.bin")
 	w.Await(tab, `document.querySelector(".transfer progress")?.value > 0 ? "yes" : ""`)
 	w.click(tab, ".transfer button", "Cancel")
@@ -255,7 +256,7 @@ func TestViewers(t *testing.T) {
 	screens := []string{}
 	for _, tab := range []string{first, second} {
 		w.Must(tab, "Page.bringToFront", nil, nil) // what is behind is not drawn
-		got := w.Await(tab, `(() => { const r = `+rows+`; return r.includes("two 24") ? r : "" })()`)
+		got := w.Await(tab, `(() => { const r = `+rows+`; return r.endsWith("two 24\n%") ? r : "" })()`)
 		if strings.Contains(got, "never") {
 			t.Errorf("somebody who watches has written:\n%s", got)
 		}
@@ -431,7 +432,10 @@ func TestOverview(t *testing.T) {
 		return [r.querySelector("a").innerText, e.lastChild.data, getComputedStyle(e).backgroundColor.replaceAll(" ", "")].join(" ");
 	}).join("\n")`
 	const amber, none = "rgb(253,236,200)", "rgba(0,0,0,0)"
-	for crossed := false; !crossed; {
+	for crossed, late := false, time.Now().Add(2*patience); !crossed; {
+		if time.Now().After(late) {
+			t.Fatal("a session of 66 seconds does not reach its last minute")
+		}
 		for line := range strings.Lines(w.Await(tab, rows)) {
 			var id, left, colour string
 			if _, err := fmt.Sscan(line, &id, &left, &colour); err != nil {

@@ -298,7 +298,7 @@ function Processes(p: { session: Session; events: BoxEvent[]; epoch: number }) {
 function Ports(p: { session: Session }) {
   const s = p.session;
   const loaded = useLoad((signal) => get<PortList>(`${sessionPath(s)}/ports`, { tenant: s.tenant, signal }), [s.tenant, s.id], 3000);
-  const status = useLoad((signal) => get<Status>("/v1/status", { signal }), []);
+  const status = useLoad((signal) => get<Status>("/v1/status", { tenant: s.tenant, signal }), [s.tenant]);
   const mayLink = mayChange() && status.data?.previews === true;
   const [links, setLinks] = useState<Record<number, Link>>({});
   const make = async (port: number) => {
@@ -319,6 +319,7 @@ function Ports(p: { session: Session }) {
         )}
       </div>
       <Loading of={loaded} />
+      {status.error !== undefined && <Loading of={status} />}
       {mayChange() && status.data && !mayLink && <p>{t("noPreviews", { command: `boxd forward ${s.id} PORT` })}</p>}
       {loaded.data && (
         <Table
