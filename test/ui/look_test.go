@@ -1,7 +1,11 @@
 package ui
 
 import (
+	"bytes"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
 	"os"
 	"path/filepath"
 	"strings"
@@ -139,6 +143,9 @@ func TestLook(t *testing.T) {
 					w.awaitText(tab, ".parts", works)
 				}
 			}
+			if v.name == "ports" { // this daemon has no previews
+				w.awaitText(tab, "main", "boxd forward notebook-ada PORT")
+			}
 			w.look(tab, v.name+"-"+f.name)
 		}
 		// The dialogs: a form, and a question.
@@ -173,11 +180,46 @@ func TestLook(t *testing.T) {
 	w.Type(tab, "ls -l --color; printf '\\033[38;2;255;128;0mtrue colour\\033[0m\\n'\n")
 	w.Await(tab, rows+`.split("true colour").length > 2 ? "yes" : ""`)
 	w.look(tab, "terminal")
+	for height := 640; height < 660; height += 4 { // with more and less space below the last row
+		w.Must(tab, "Emulation.setDeviceMetricsOverride", map[string]any{"width": 1120, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
+		w.Await(tab, `new Promise(f => requestAnimationFrame(() => requestAnimationFrame(() => f("yes"))))`) // it is fitted
+		w.framed(tab)
+	}
 	if got := w.Await(tab, `[...document.querySelectorAll(".xterm-rows span")].map(s => getComputedStyle(s).color).join()`); !strings.Contains(got, "rgb(255, 128, 0)") {
 		t.Errorf("colours of the terminal: %s", got)
 	}
 	if shots != "" {
 		w.documentShots(tab)
+	}
+}
+
+// framed fails the test if a part of a terminal is outside of its frame, or the frame has something else at its right
+// or lower edge than the background.
+func (w *world) framed(tab string) {
+	w.t.Helper()
+	place := w.Await(tab, `(() => {
+		const [frame, ...parts] = [".screen", ".xterm", ".xterm-viewport", ".xterm-screen"].map(s => document.querySelector(s).getBoundingClientRect());
+		const out = parts.filter(p => p.left < frame.left || p.top < frame.top || p.right > frame.right || p.bottom > frame.bottom);
+		return out.length > 0 ? JSON.stringify([frame, ...out]) : [frame.left, frame.top, frame.right, frame.bottom].map(Math.round).join(" ");
+	})()`)
+	var left, top, right, bottom int
+	if _, err := fmt.Sscan(place, &left, &top, &right, &bottom); err != nil {
+		w.t.Fatalf("parts of the terminal are outside of its frame: %s", place)
+	}
+	picture, err := png.Decode(bytes.NewReader(w.Screenshot(tab)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	background := color.RGBA{0x10, 0x15, 0x1a, 0xff}
+	const corner = 8 // the radius is 6 pixels
+	for _, edge := range []image.Rectangle{image.Rect(right-12, top+corner, right-1, bottom-corner), image.Rect(left+corner, bottom-4, right-corner, bottom-1)} {
+		for y := edge.Min.Y; y < edge.Max.Y; y++ {
+			for x := edge.Min.X; x < edge.Max.X; x++ {
+				if got := color.RGBAModel.Convert(picture.At(x, y)); got != background {
+					w.t.Fatalf("the terminal, %s, has the colour %v at %d, %d", place, got, x, y)
+				}
+			}
+		}
 	}
 }
 

@@ -65,6 +65,16 @@ func begin(t *testing.T, args ...string) *world {
 	return w
 }
 
+// config writes a configuration, and returns the arguments with which a daemon reads it.
+func config(t *testing.T, text string) (args []string) {
+	t.Helper()
+	file := filepath.Join(testutil.ReachableDir(t, ""), "boxd.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil { // for the daemon's user
+		t.Fatal(err)
+	}
+	return []string{"--config", file}
+}
+
 // freeAddress returns a TCP address on loopback that is free now.
 func freeAddress(t *testing.T) string {
 	t.Helper()
@@ -123,6 +133,13 @@ func (w *world) click(tab, selector, text string) {
 func (w *world) awaitText(tab, selector, text string) {
 	w.t.Helper()
 	w.Await(tab, fmt.Sprintf(`[...document.querySelectorAll(%s)].some(e => e.innerText.replaceAll("\u00a0", " ").includes(%s)) ? "yes" : ""`, quote(selector), quote(text)))
+}
+
+// awaitRow waits until a table, known by its caption, has a row whose cells, joined by " | ", match a pattern of JavaScript.
+func (w *world) awaitRow(tab, caption, pattern string) {
+	w.t.Helper()
+	w.Await(tab, fmt.Sprintf(`[...document.querySelectorAll("table")].filter(t => t.caption.textContent === %s).flatMap(t => [...t.tBodies[0].rows])
+		.some(r => new RegExp(%s).test([...r.cells].map(c => c.innerText.replaceAll("\n", " ").replaceAll("\u00a0", " ").trim()).join(" | "))) ? "yes" : ""`, quote(caption), quote(pattern)))
 }
 
 // fill sets the field of a form.

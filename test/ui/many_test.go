@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +47,7 @@ func serveFake(t *testing.T, n int) (base string) {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for id := 1; ; id++ {
-			fmt.Fprintf(w, "id: %d\nevent: exec-ended\ndata: {\"id\":%d,\"time\":%q,\"type\":\"exec-ended\",\"tenant\":\"acme\",\"session\":\"session-%04d\",\"details\":{\"verdict\":\"exited\"}}\n\n", id, id, time.Now().Format(time.RFC3339), id%n)
+			fmt.Fprintf(w, "id: %d\nevent: exec-ended\ndata: {\"id\":%d,\"time\":%q,\"type\":\"exec-ended\",\"tenant\":\"acme\",\"session\":\"session-%04d\",\"details\":{\"verdict\":\"exited\"}}\n\n", id, id, time.Now().Format(time.RFC3339), id%max(n, 1))
 			w.(http.Flusher).Flush()
 			select {
 			case <-tick.C:
@@ -83,21 +85,23 @@ func serveFile(w http.ResponseWriter, name string) {
 }
 
 // A list of a thousand sessions is drawn in parts, and stays as quick as one of fifty while 200 events come each
-// second and somebody types into the filter.
+// second and somebody types into the filter. The API is a fake one: what is measured is the page, and 1,000 boxes of a
+// daemon ("boxd bench --only crowd" makes them) would load the machine meanwhile.
 func TestThousandSessions(t *testing.T) {
 	if !testutil.Full() {
 		t.Skip("takes long: only make full has it")
 	}
 	b := browser.Start(t, patience)
-	busy := func(n int) (worst time.Duration) {
-		t.Helper()
+	b.Must("", "Tracing.start", map[string]any{"transferMode": "ReportEvents", "traceConfig": map[string]any{"includedCategories": []string{"toplevel", "blink.user_timing"}, "excludedCategories": []string{"*"}}}, nil)
+	elements := map[int]string{}
+	for _, n := range []int{0, 50, 1000} {
 		tab := b.Open("about:blank")
 		b.Must(tab, "Page.enable", nil, nil)
-		b.Must(tab, "Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": `window.longest = 0; new PerformanceObserver(l => l.getEntries().forEach(e => window.longest = Math.max(window.longest, e.duration))).observe({type: "longtask", buffered: true})`}, nil)
 		b.Must(tab, "Page.navigate", map[string]any{"url": serveFake(t, n) + "/ui"}, nil)
-		b.Await(tab, `document.querySelectorAll("tbody tr").length === 50 ? "yes" : ""`)
-		nodes := b.Await(tab, `"" + document.querySelectorAll("*").length`)
-		b.Await(tab, `(document.querySelector("input[type=search]").focus(), "yes")`)
+		drawn := fmt.Sprintf(`document.querySelector("input[type=search]") && document.querySelectorAll("tbody tr").length === %d ? "yes" : ""`, min(n, 50))
+		b.Await(tab, drawn)
+		b.Await(tab, fmt.Sprintf(`(performance.mark("begin %d"), document.querySelector("input[type=search]").focus(), "yes")`, n))
+		elements[n] = b.Await(tab, `"" + document.querySelectorAll("*").length`)
 		// Events come meanwhile, and the list is loaded anew once a second.
 		for _, text := range []string{"user-1", "7"} {
 			b.Type(tab, text)
@@ -105,19 +109,16 @@ func TestThousandSessions(t *testing.T) {
 			for range len(text) {
 				b.Press(tab, "Backspace", "")
 			}
-			b.Await(tab, `document.querySelectorAll("tbody tr").length === 50 ? "yes" : ""`)
+			b.Await(tab, drawn)
 		}
-		var ms float64
-		if _, err := fmt.Sscan(b.Await(tab, `"" + window.longest`), &ms); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%d sessions: %s elements, longest task %.0f ms", n, nodes, ms)
-		return time.Duration(ms * float64(time.Millisecond))
+		b.Await(tab, fmt.Sprintf(`(performance.mark("end %d"), "yes")`, n))
+		b.Must(tab, "Page.navigate", map[string]any{"url": "about:blank"}, nil)
 	}
-	few, many := busy(50), busy(1000)
-	// A task below 50 ms is none that browsers report.
-	if least := 50 * time.Millisecond; many > 4*max(few, least) {
-		t.Errorf("the longest task takes %v with 1000 sessions, and %v with 50", many, few)
+	longest := longestTasks(t, b)
+	t.Logf("the longest task takes %v of processor time; elements: %v", longest, elements)
+	// Measured on a busy machine: 2 to 6 ms without a session, 36 to 62 ms with 50, 60 to 73 ms with 1000.
+	if least := 50 * time.Millisecond; longest[0] == 0 || longest[1000] > 2*max(longest[50], least) {
+		t.Errorf("the longest task takes %v with 1000 sessions, %v with 50, and %v without any", longest[1000], longest[50], longest[0])
 	}
 	tab := b.Open(serveFake(t, 1000) + "/ui")
 	seen := map[string]bool{}
@@ -134,6 +135,48 @@ func TestThousandSessions(t *testing.T) {
 	if len(seen) != 1000 {
 		t.Errorf("%d sessions on twenty pages", len(seen))
 	}
+}
+
+// longestTasks ends a trace, and returns the processor time of the longest task that the main thread of a page had
+// between its marks "begin N" and "end N", by N. The time that passed says more about what else the machine did.
+func longestTasks(t *testing.T, b *browser.Browser) map[int]time.Duration {
+	t.Helper()
+	b.Events = nil
+	b.Must("", "Tracing.end", nil, nil)
+	for !slices.ContainsFunc(b.Events, func(e browser.Event) bool { return e.Method == "Tracing.tracingComplete" }) {
+		b.Must("", "Browser.getVersion", nil, nil) // and what has come meanwhile
+	}
+	type event struct {
+		Name     string
+		PID, TID int
+		TS, Tdur int64 // microseconds
+	}
+	var all []event
+	for _, e := range b.Events {
+		var some struct{ Value []event }
+		if err := json.Unmarshal(e.Params, &some); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, some.Value...)
+	}
+	longest := map[int]time.Duration{}
+	for _, begin := range all {
+		text, ok := strings.CutPrefix(begin.Name, "begin ")
+		n, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			continue
+		}
+		end := slices.IndexFunc(all, func(e event) bool { return e.Name == "end "+text })
+		if end < 0 {
+			t.Fatalf("the trace has no end of %s", text)
+		}
+		for _, e := range all {
+			if e.Name == "ThreadControllerImpl::RunTask" && e.PID == begin.PID && e.TID == begin.TID && e.TS > begin.TS && e.TS < all[end].TS {
+				longest[n] = max(longest[n], time.Duration(e.Tdur)*time.Microsecond)
+			}
+		}
+	}
+	return longest
 }
 
 // The page speaks the language of the browser until another one is chosen, and everything can be done with keys.

@@ -11,6 +11,7 @@ export type Doctor = Schemas["Doctor"];
 export type Usage = Schemas["Usage"];
 export type Network = Schemas["Network"];
 export type Connection = Schemas["Connection"];
+export type Port = Schemas["Port"];
 export type PortList = Schemas["PortList"];
 export type FileInfo = Schemas["FileInfo"];
 export type ExecRecord = Schemas["ExecRecord"];

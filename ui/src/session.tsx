@@ -1,6 +1,6 @@
 // One session, with all that is in it.
 import { useState } from "preact/hooks";
-import { APIError, get, mayChange, processPath, request, sessionPath, type BoxEvent, type Connection, type ExecRecord, type Link, type Network, type PortList, type Process, type Session, type Usage } from "./api";
+import { APIError, get, mayChange, processPath, request, sessionPath, type BoxEvent, type Connection, type ExecRecord, type Link, type Network, type Port, type PortList, type Process, type Session, type Status, type Usage } from "./api";
 import { EventList } from "./events";
 import { Files } from "./files";
 import { bytes, clock, length, limit, number, time, took } from "./format";
@@ -298,28 +298,29 @@ function Processes(p: { session: Session; events: BoxEvent[]; epoch: number }) {
 function Ports(p: { session: Session }) {
   const s = p.session;
   const loaded = useLoad((signal) => get<PortList>(`${sessionPath(s)}/ports`, { tenant: s.tenant, signal }), [s.tenant, s.id], 3000);
+  const status = useLoad((signal) => get<Status>("/v1/status", { tenant: s.tenant, signal }), [s.tenant]);
+  const mayLink = mayChange() && status.data?.previews === true;
   const [links, setLinks] = useState<Record<number, Link>>({});
-  const [failure, setFailure] = useState("");
   const make = async (port: number) => {
     try {
       const link = await get<Link>(`${sessionPath(s)}/links`, { method: "POST", tenant: s.tenant, body: { port } });
       if (!/^https?:$/.test(new URL(link.url).protocol)) throw new Error(link.url);
       setLinks((old) => ({ ...old, [port]: link }));
     } catch (e) {
-      if (e instanceof APIError && e.code === "previews_disabled") setFailure(t("noPreviews", { command: `boxd forward ${s.id} ${port}` }));
-      else say(explain(e), true);
+      say(explain(e), true);
     }
   };
   return (
     <section aria-labelledby="ports-title">
       <div class="bar">
         <h2 id="ports-title">{t("tab.ports")}</h2>
-        {mayChange() && Object.keys(links).length > 0 && (
+        {mayLink && ( // also links that were made elsewhere, or before the page was loaded
           <button type="button" onClick={() => act(() => request(`${sessionPath(s)}/links`, { method: "DELETE", tenant: s.tenant }).then(() => setLinks({})), t("linksRevoked"))}>{t("revokeLinks")}</button>
         )}
       </div>
       <Loading of={loaded} />
-      {failure && <p role="status" class="error">{failure}</p>}
+      {status.error !== undefined && <Loading of={status} />}
+      {mayChange() && status.data && !mayLink && <p>{t("noPreviews", { command: `boxd forward ${s.id} PORT` })}</p>}
       {loaded.data && (
         <Table
           caption={t("tab.ports")}
@@ -330,17 +331,21 @@ function Ports(p: { session: Session }) {
             { label: t("port"), cell: (one) => String(one.port) },
             { label: t("protocol"), cell: (one) => one.protocol },
             { label: t("address"), cell: (one) => one.address },
-            {
-              label: t("preview"),
-              wide: true,
-              cell: (one) =>
-                one.protocol.startsWith("tcp") &&
-                (links[one.port] ? (
-                  <a href={links[one.port]!.url} target="_blank" rel="noopener noreferrer">{t("openPreview", { until: clock(links[one.port]!.expires_at) })}</a>
-                ) : (
-                  mayChange() && <button type="button" aria-label={t("makeLinkTo", { port: one.port })} onClick={() => make(one.port)}>{t("makeLink")}</button>
-                )),
-            },
+            ...(mayLink
+              ? [
+                  {
+                    label: t("preview"),
+                    wide: true,
+                    cell: (one: Port) =>
+                      one.protocol.startsWith("tcp") &&
+                      (links[one.port] ? (
+                        <a href={links[one.port]!.url} target="_blank" rel="noopener noreferrer">{t("openPreview", { until: clock(links[one.port]!.expires_at) })}</a>
+                      ) : (
+                        <button type="button" aria-label={t("makeLinkTo", { port: String(one.port) })} onClick={() => make(one.port)}>{t("makeLink")}</button>
+                      )),
+                  },
+                ]
+              : []),
           ]}
         />
       )}
