@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/keyed"
+	"github.com/boxd/boxd/internal/rpcline"
 	"github.com/boxd/boxd/mcp"
 )
 
@@ -242,7 +243,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 	}
 	m, err := parse(body)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, nil, rpcError{codeInvalidRequest, err.Error(), nil})
+		refuse(w, http.StatusBadRequest, nil, rpcError{rpcline.Code(err), err.Error(), nil})
 		return
 	}
 	record := g.record(s, who, m)
@@ -385,7 +386,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 	var own *message
 	var ambiguous error
 	if m.method == "tools/call" {
-		ambiguous = checkMembers(m.members["params"], false, "name", "arguments", "_meta")
+		ambiguous = rpcline.CheckMembers(m.members["params"], false, "name", "arguments", "_meta")
 	}
 	switch name := text(object(m.members["params"])["name"]); {
 	case ambiguous != nil:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/rpcline"
 	"github.com/boxd/boxd/relay"
 )
 
@@ -105,7 +106,7 @@ func (p *process) detach() {
 
 // receive reads the streams until the process or the connection ends.
 func (p *process) receive() {
-	var stdout lines
+	stdout := rpcline.Lines{Max: maxMessage}
 	for {
 		ev, err := p.att.Recv()
 		if err != nil {
@@ -118,12 +119,12 @@ func (p *process) receive() {
 				p.stderr.add("", ev.Bytes)
 				continue
 			}
-			stdout.add(ev.Bytes, p.line, func() {
+			stdout.Add(ev.Bytes, p.line, func() {
 				p.endAll(p.withStderr(p.s.failed(PhaseRun, fmt.Errorf("it wrote a message of more than %d bytes", maxMessage))))
 			})
 		case relay.Gap:
 			if ev.Stream == relay.Stdout { // only after the gateway was away
-				stdout = lines{skip: true}
+				stdout.SkipLine()
 			}
 		case relay.StdinLost:
 			p.endAll(p.withStderr(p.s.failed(PhaseRun, errors.New("another client wrote to its input"))))
@@ -179,7 +180,7 @@ func (p *process) line(b []byte) {
 		return
 	}
 	m, err := parse(b)
-	if errors.Is(err, errMembers) { // nobody can say for certain which request it answers
+	if errors.Is(err, rpcline.ErrMembers) { // nobody can say for certain which request it answers
 		p.endAll(p.withStderr(p.s.failed(PhaseRun, fmt.Errorf("it wrote a message that is refused: %w", err))))
 		return
 	}
