@@ -52,6 +52,8 @@ type process struct {
 	unasked func(m *message, keep bool) bool
 	// single means that all requests are of one client, which answers requests of the server.
 	single bool
+	// start is the start of the process, if the client has to initialize it; nil: it has ended before.
+	start *attempt
 
 	done chan struct{} // closed after failure was set and all exchanges have ended
 	join sync.WaitGroup
@@ -77,6 +79,20 @@ func newProcess(ctx context.Context, s *Server, c *client.Client, a account, ses
 		// process then answers to a request of the old one belongs to none.
 		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]time.Time{}, unasked: func(*message, bool) bool { return true }}
 	return p, nil
+}
+
+// greeted ends the start of a process with what became of the handshake of its client, and returns f; nil: the server has answered.
+func (p *process) greeted(ctx context.Context, f *Failure) *Failure {
+	switch {
+	case p.start == nil:
+	case f == nil:
+		p.start.succeed()
+	case ctx.Err() != nil:
+		p.start.abandon()
+	default:
+		return p.start.fail(f)
+	}
+	return f
 }
 
 // run starts to serve the streams. unasked and single are set before.

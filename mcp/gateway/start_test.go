@@ -74,11 +74,14 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		return f.requests()
 	}
+	forget := func() { clear(g.starts) } // instead of waiting
 	first := once()
+	forget()
 	if len(first) < 3 || !slices.Equal(first[:3], []string{"GET /mcp-x/processes", "DELETE /mcp-x/processes/mcp-old", "DELETE /mcp-x/processes/mcp-older"}) {
 		t.Errorf("the first request asks for %q", first)
 	}
 	second := once()
+	forget()
 	startFails = false
 	for _, asked := range [][]string{first, second, once()} {
 		if last := asked[len(asked)-1]; !strings.HasPrefix(last, "DELETE /mcp-x/processes/mcp-") || strings.Contains(last, "old") {

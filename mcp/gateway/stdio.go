@@ -22,6 +22,7 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 	if err != nil {
 		return err
 	}
+	p.start.abandon() // there is no second one
 	ctx, cancel := context.WithCancelCause(ctx)
 	var answering sync.WaitGroup
 	defer answering.Wait()
