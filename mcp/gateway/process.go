@@ -81,7 +81,8 @@ func newProcess(ctx context.Context, s *Server, c *client.Client, a account, ses
 	return p, nil
 }
 
-// greeted ends the start of a process with what became of the handshake of its client, and returns f; nil: the server has answered.
+// greeted ends the start of a process with what became of the handshake of its client, and returns f; nil: the server has answered, if only with an error, which may
+// be about the client.
 func (p *process) greeted(ctx context.Context, f *Failure) *Failure {
 	switch {
 	case p.start == nil:
