@@ -67,8 +67,8 @@ func TestInstructions(t *testing.T) {
 			}
 		}
 	}
-	says(nil, "the host's /usr", "bash, python", "/workspace", "256 MiB", "0.5 processors", "64 processes", "take 30s", "at most 1m0s", "Network: none", "deleted after 5m0s")
-	says(func(p *apitypes.Profile) { p.Image = "docker.io/library/python:3.12" }, "the image docker.io/library/python:3.12")
+	says(nil, "the host's /usr, read-only.\nUser: uid 0 of the box, without capabilities", "bash, python", "/workspace", "256 MiB", "0.5 processors", "64 processes", "take 30s", "at most 1m0s", "Network: none", "deleted after 5m0s")
+	says(func(p *apitypes.Profile) { p.Image = "docker.io/library/python:3.12" }, "the image docker.io/library/python:3.12.\nUser: the one that the image names")
 	says(func(p *apitypes.Profile) { p.WorkspaceMode = spec.None }, "no writable working directory")
 	says(func(p *apitypes.Profile) { p.Memory, p.CPUs, p.PIDs, p.Caps.Timeout = -1, -1, -1, -1 }, "unlimited", "all processors", "any number of", "as long as it wants")
 	says(func(p *apitypes.Profile) { p.Network, p.NetworkRules.Public = true, true }, "public addresses")

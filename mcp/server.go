@@ -252,9 +252,11 @@ func (t *tools) instructions() string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("The tools of this server work in a box: an isolated Linux system of your own, apart from the user's machine.")
 	if p.Image == spec.HostImage || p.Image == "" {
-		line("Programs: those of the host's /usr, read-only; you are not root.")
+		line("Programs: those of the host's /usr, read-only.")
+		line("User: uid 0 of the box, without capabilities: root by name only. It cannot mount, or change the owners of files.")
 	} else {
 		line("Programs: those of the image %s.", p.Image)
+		line("User: the one that the image names, else uid 0 of the box; without capabilities. It cannot mount, or change the owners of files.")
 	}
 	if names := t.languages(); len(names) > 0 {
 		line("Languages of run_code: %s. A language works if its program is installed.", strings.Join(names, ", "))

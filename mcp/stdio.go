@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/rpcline"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -30,9 +33,94 @@ func ServeStdio(ctx context.Context, o StdioOptions) error {
 	}
 	who := caller{client: o.Client, actor: o.Actor, key: o.Key, close: func() {}}
 	server := newServer(o.Options, profile, func(*sdk.RequestExtra) (caller, error) { return who, nil })
-	err = server.Run(ctx, &sdk.IOTransport{Reader: o.In, Writer: o.Out, MaxLineLength: maxBody})
+	err = server.Run(ctx, &lineTransport{in: o.In, out: o.Out})
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
 }
+
+// lineTransport carries messages, a line each. With the SDK's own transports a line that is no message ends the connection,
+// with all calls in progress; here it is answered with an error.
+type lineTransport struct {
+	in  io.ReadCloser
+	out io.WriteCloser
+}
+
+// Connect implements sdk.Transport.
+func (t *lineTransport) Connect(context.Context) (sdk.Connection, error) {
+	c := &lineConn{lineTransport: t, w: &rpcline.Writer{W: t.out}}
+	ctx, stop := context.WithCancel(context.Background()) // Close ends the connection, not the context of Connect
+	c.closed, c.stop = ctx.Done(), stop
+	c.lines = rpcline.Read(ctx, t.in, maxBody, c.w.Write)
+	return c, nil
+}
+
+// lineConn is the connection of a lineTransport.
+type lineConn struct {
+	*lineTransport
+	w      *rpcline.Writer
+	lines  <-chan []byte
+	closed <-chan struct{}
+	stop   func()
+
+	closing  sync.Once
+	closeErr error
+}
+
+// Read implements sdk.Connection. It answers lines that are no messages.
+func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	for {
+		var line []byte
+		open := true
+		select {
+		case line, open = <-c.lines:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-c.closed:
+			return nil, io.EOF
+		}
+		if !open {
+			return nil, io.EOF
+		}
+		m, err := decode(line)
+		if err == nil {
+			return m, nil
+		}
+		if err := c.w.Write(rpcline.Refusal(err)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// decode reads a message, or says why it is none.
+func decode(line []byte) (jsonrpc.Message, error) {
+	if _, err := rpcline.Parse(line); err != nil { // the SDK accepts some messages that are none
+		return nil, err
+	}
+	return jsonrpc.DecodeMessage(line)
+}
+
+// Write implements sdk.Connection.
+func (c *lineConn) Write(ctx context.Context, m jsonrpc.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b, err := jsonrpc.EncodeMessage(m)
+	if err != nil {
+		return err
+	}
+	return c.w.Write(b)
+}
+
+// Close implements sdk.Connection.
+func (c *lineConn) Close() error {
+	c.closing.Do(func() {
+		c.stop()
+		c.closeErr = errors.Join(c.in.Close(), c.out.Close())
+	})
+	return c.closeErr
+}
+
+// SessionID implements sdk.Connection.
+func (c *lineConn) SessionID() string { return "" }

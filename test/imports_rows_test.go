@@ -11,7 +11,7 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/budget", "internal/cleanup", "internal/diskroom", "internal/drained", "internal/endmark", "internal/fdkind", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/sse", "internal/version", "internal/yamltree"}
+var base = []string{"internal/budget", "internal/cleanup", "internal/diskroom", "internal/drained", "internal/endmark", "internal/fdkind", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/rpcline", "internal/sse", "internal/version", "internal/yamltree"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
@@ -19,6 +19,7 @@ var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
 	{"internal/budget", nil, "counts bytes of tenants, of anything"},
 	{"internal/endmark", nil, "the end of a tar stream, of anything"},
+	{"internal/rpcline", nil, "lines of JSON-RPC, which both sides of MCP read"},
 	{"internal/sse", nil, "server-sent events, of anything"},
 	{"internal/drained", nil, "reads a pipe to its end, for the engine and for the part of boxd that has to start fast: it imports nothing that takes time to initialise"},
 	{"internal/fdkind", nil, "what a descriptor is, for the part of boxd that has to start fast: it imports nothing that takes time to initialise"},

@@ -59,6 +59,17 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 	return others
 }
 
+// endLeftMCP ends what a daemon that was killed has left of servers in boxes, and nobody comes back to.
+func (d *daemon) endLeftMCP() {
+	if d.gateway == nil {
+		return
+	}
+	d.gateway.EndLeft(func(tenant string) gateway.Caller {
+		own := api.Caller{Identity: api.Identity{Tenant: api.AllTenants, Actor: "mcp", Key: "mcp", Role: api.Admin}, On: tenant}
+		return gateway.Caller{Tenant: tenant, Dial: func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, own) }}
+	})
+}
+
 // recordToolCall writes a line of the audit log about a call through the gateway.
 func (d *daemon) recordToolCall(c gateway.ToolCall) error {
 	decision := map[string]string{gateway.CallOK: audit.Done, gateway.CallRefused: audit.Deny}[c.Verdict]

@@ -82,6 +82,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout), Scope: c.HTTP.Scope, MetricLabels: c.HTTP.MetricLabels,
 		Others: append(d.langbot.others(c.Langbot.Tenant), d.openMCP(previews != nil)...), Langbot: d.langbot.health(),
 	})
+	d.endLeftMCP()
 	return nil
 }
 

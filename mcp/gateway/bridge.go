@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/rpcline"
 	"github.com/boxd/boxd/internal/sse"
 )
 
@@ -44,7 +45,7 @@ type BridgeOptions struct {
 // Messages pass as they are. A program on stdin and stdout knows no sessions of the protocol, so when the daemon has ended the
 // one of this program, the bridge initializes another one, as the program did at first, and sends the request again.
 func Bridge(ctx context.Context, o BridgeOptions) error {
-	b := &bridge{o: o, log: cmp.Or(o.Logger, slog.Default()).With("server", o.Server), out: &lineWriter{w: o.Out}, asking: map[string]*asking{}}
+	b := &bridge{o: o, log: cmp.Or(o.Logger, slog.Default()).With("server", o.Server), out: &rpcline.Writer{W: o.Out}, asking: map[string]*asking{}}
 	b.ctx, b.stop = context.WithCancelCause(ctx)
 	ctx = b.ctx
 	defer func() {
@@ -52,7 +53,7 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 		b.work.Wait()
 		b.end(b.session)
 	}()
-	input := readLines(ctx, o.In, b.out.write)
+	input := rpcline.Read(ctx, o.In, maxMessage, b.out.Write)
 	for {
 		var line []byte
 		open := true
@@ -68,7 +69,7 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 		m, err := parse(line)
 		switch {
 		case err != nil:
-			b.write(errorResponse(nil, rpcError{codeInvalidRequest, err.Error(), nil}))
+			b.write(errorResponse(nil, rpcError{rpcline.Code(err), err.Error(), nil}))
 		case m.method == "initialize" && m.id != nil: // what follows needs its session
 			b.ask(ctx, m)
 		case m.method != "" && m.id != nil:
@@ -114,7 +115,7 @@ var errOutput = errors.New("writing to the client")
 type bridge struct {
 	o    BridgeOptions
 	log  *slog.Logger
-	out  *lineWriter
+	out  *rpcline.Writer
 	ctx  context.Context // of the bridge as a whole
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
@@ -137,7 +138,7 @@ type asking struct {
 
 // write sends a message to the program.
 func (b *bridge) write(m *message) {
-	if err := b.out.write(m.encode()); err != nil {
+	if err := b.out.Write(m.encode()); err != nil {
 		b.stop(fmt.Errorf("%w: %w", errOutput, err))
 	}
 }

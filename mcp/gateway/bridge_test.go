@@ -162,7 +162,7 @@ func TestBridge(t *testing.T) {
 	b.send(`{"jsonrpc":"2.0","id":4,"method":"refused"}`)
 	b.want(`"id":4`, `"too many"`, `"data":{"a":1}`)
 	b.send(`{"jsonrpc":`)
-	b.want(`"id":null`, "-32600")
+	b.want(`"id":null`, "-32700")
 	b.send(`{"jsonrpc":"2.0","id":9,"method":"idle"}`)
 	b.want(`"id":9`, `"result":{}`) // and no second answer to initialize before
 	b.wantGot("POST   " + `{"id":1`)

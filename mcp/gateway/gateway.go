@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/internal/budget"
 	"github.com/boxd/boxd/internal/keyed"
+	"github.com/boxd/boxd/internal/rpcline"
 	"github.com/boxd/boxd/mcp"
 )
 
@@ -70,6 +71,7 @@ type Gateway struct {
 
 	mu       sync.Mutex
 	hosts    map[tenantServer]*host
+	starts   map[tenantServer]*backoff
 	sessions map[string]*session
 	closed   bool
 	work     sync.WaitGroup // only added to while closed is false
@@ -79,7 +81,7 @@ type Gateway struct {
 func New(o Options) *Gateway {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.Instance = cmp.Or(o.Instance, newID())
-	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, sessions: map[string]*session{},
+	g := &Gateway{opt: o, servers: map[string]*Server{}, hosts: map[tenantServer]*host{}, starts: map[tenantServer]*backoff{}, sessions: map[string]*session{},
 		bodies: budget.New(maxBodies, maxBodiesEach), held: budget.New(maxHeld, maxHeldEach)}
 	for _, s := range o.Servers {
 		s = s.WithDefaults()
@@ -242,7 +244,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 	}
 	m, err := parse(body)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, nil, rpcError{codeInvalidRequest, err.Error(), nil})
+		refuse(w, http.StatusBadRequest, nil, rpcError{rpcline.Code(err), err.Error(), nil})
 		return
 	}
 	record := g.record(s, who, m)
@@ -327,13 +329,14 @@ func (g *Gateway) initialize(ctx context.Context, out *stream, t *session, who C
 		out.send(response(m.id, p.hello).encode(), true)
 		return out.err == nil
 	}
-	ctx, cancelTimeout := context.WithTimeoutCause(ctx, t.s.StartTimeout, fmt.Errorf("it did not answer initialize within %s", t.s.StartTimeout))
+	waiting, cancelTimeout := context.WithTimeoutCause(ctx, t.s.StartTimeout, fmt.Errorf("it did not answer initialize within %s", t.s.StartTimeout))
 	defer cancelTimeout()
-	result, err := p.doMessage(ctx, m)
+	result, err := p.doMessage(waiting, m)
 	if err != nil {
-		out.fail(p.inPhase(PhaseHandshake, err))
+		out.fail(p.greeted(ctx, p.inPhase(PhaseHandshake, err)))
 		return false
 	}
+	p.greeted(ctx, nil)
 	result.members["id"] = m.id
 	out.send(result.encode(), true)
 	return result.members["result"] != nil && out.err == nil
@@ -385,7 +388,7 @@ func (g *Gateway) begin(ctx context.Context, p *process, t *session, m *message,
 	var own *message
 	var ambiguous error
 	if m.method == "tools/call" {
-		ambiguous = checkMembers(m.members["params"], false, "name", "arguments", "_meta")
+		ambiguous = rpcline.CheckMembers(m.members["params"], false, "name", "arguments", "_meta")
 	}
 	switch name := text(object(m.members["params"])["name"]); {
 	case ambiguous != nil:

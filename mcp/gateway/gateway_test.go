@@ -20,51 +20,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-func TestParse(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":1,"method":"x"}`:                "1 x",
-		`{"jsonrpc":"2.0","id":"a","method":"x","params":[1]}`: `"a" x`,
-		` {"jsonrpc": "2.0", "id": -1.5e3, "result": null} `:   "-1.5e3 ",
-		`{"jsonrpc":"2.0","id":1,"error":{}}`:                  "1 ",
-		`{"jsonrpc":"2.0","method":"x"}`:                       " x",
-		``:                                                     "",
-		`null`:                                                 "",
-		`1`:                                                    "",
-		`[{"jsonrpc":"2.0","id":1,"method":"x"}]`:        "",
-		`{"jsonrpc":"2.0","id":null,"method":"x"}`:       "",
-		`{"jsonrpc":"2.0","id":true,"method":"x"}`:       "",
-		`{"jsonrpc":"2.0","id":1}`:                       "",
-		`{"jsonrpc":"2.0","result":1}`:                   "",
-		`{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`: "",
-		`{"jsonrpc":"2.0","method":1}`:                   "",
-		`{"jsonrpc":"2.0","method":""}`:                  "",
-		`{"jsonrpc":2.0,"method":"x"}`:                   "",
-		`{"jsonrpc":"2.0","method":"x"}{}`:               "",
-	} {
-		m, err := parse([]byte(text))
-		got := ""
-		if err == nil {
-			got = string(m.id) + " " + m.method
-		}
-		if got != want {
-			t.Errorf("%s: %q %v, want %q", text, got, err, want)
-		}
-	}
-}
-
 // What readers of JSON understand differently does not get past the rules for tools, in either direction.
 func TestAmbiguous(t *testing.T) {
-	for _, text := range []string{
-		`{"jsonrpc":"2.0","id":1,"id":2,"method":"x"}`, `{"jsonrpc":"2.0","ID":1,"method":"x"}`, `{"jsonrpc":"2.0","method":"x","param\u017f":{}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"x","m\u0065thod" : "y"}`, `{"jsonrpc":"2.0","id":1,"result":{},"re\u017fult":{}}`, `{"jsonrpc":"2.0","id":1,"method":"x","y":1,"y":2}`,
-	} {
-		if _, err := parse([]byte(text)); !errors.Is(err, errMembers) {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-	if m, err := parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"x","params":{"id":1,"ID":["id","id",{"\"id":1}],"id":"\\"},"x-id":"{\"id\":"}`)); err != nil {
-		t.Errorf("members of parameters: %v, %v", m, err)
-	}
 	g := &Gateway{}
 	a := held()
 	p := &process{s: &Server{Name: "x", Tools: Tools{Allow: []string{"good"}}}, in: newQueue(a), account: a, pending: map[int64]*exchange{}}
@@ -134,39 +91,6 @@ func TestReplace(t *testing.T) {
 		got, old := replace(json.RawMessage(c.raw), json.RawMessage("7"), "_meta", "progressToken")
 		if string(got) != c.want || string(old) != c.old {
 			t.Errorf("%s: %s, old %s", c.raw, got, old)
-		}
-	}
-}
-
-// Lines are the same however the stream is cut, and one that is too long is reported once.
-func TestLines(t *testing.T) {
-	long := strings.Repeat("y", maxMessage+1)
-	stream := []byte("a\n\nbc\n" + long + "\nd\n" + long[1:] + "\nrest")
-	for _, size := range []int{1 << 16, 1<<20 + 7, len(stream)} {
-		var l lines
-		got := ""
-		for part := range bytesIn(stream, size) {
-			l.add(part, func(b []byte) {
-				if len(b) > 10 {
-					b = fmt.Appendf(nil, "(%d)", len(b))
-				}
-				got += string(b) + "|"
-			}, func() { got += "too long|" })
-		}
-		if want := fmt.Sprintf("a||bc|too long|d|(%d)|", maxMessage); got != want || string(l.rest) != "rest" {
-			t.Errorf("in parts of %d: %q, want %q", size, got, want)
-		}
-	}
-}
-
-func bytesIn(b []byte, size int) func(func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		for len(b) > 0 {
-			n := min(size, len(b))
-			if !yield(b[:n]) {
-				return
-			}
-			b = b[n:]
 		}
 	}
 }

@@ -14,14 +14,6 @@ import (
 // endPatience bounds how long a process may take to be removed. Its box ends by itself if that fails.
 const endPatience = time.Minute
 
-// Pauses between starts of a server that fails.
-const (
-	minPause = time.Second
-	maxPause = time.Minute
-	// calm is how long a process must have lived for its end to count as the first one.
-	calm = time.Minute
-)
-
 // host keeps one process of a server, for all clients of a tenant or for one session of the protocol. It
 // starts the process when it is used, and ends it when it is not.
 type host struct {
@@ -29,13 +21,8 @@ type host struct {
 	s  *Server
 	at place
 
-	lock chan struct{} // has room for one: who holds it may use the fields up to mu
-	// p is nil while there is none.
-	p        *process
-	started  time.Time
-	failures int // in a row
-	failure  *Failure
-	retryAt  time.Time
+	lock chan struct{} // has room for one: who holds it may use p
+	p    *process      // nil: there is none
 
 	mu     sync.Mutex
 	active int // requests in progress
@@ -75,41 +62,22 @@ func (h *host) use(ctx context.Context, who Caller, adopt bool) (*process, error
 		}
 		h.p.detach()
 		h.p = nil
-		if time.Since(h.started) > calm {
-			h.failures = 0
+		if h.s.Mode == ModeShared { // other sessions of the protocol know nothing of the process of one
+			h.g.startsOf(h.s, who.Tenant).lost(f)
 		}
-		h.failed(f)
-	}
-	if wait := time.Until(h.retryAt); wait > 0 && h.failure != nil {
-		f := *h.failure
-		f.RetryAfter = int(wait/time.Second) + 1
-		return nil, &f
 	}
 	// Others may be waiting for the same process, so it does not end with this client.
 	at := h.at
 	at.adopt = adopt
 	p, err := h.g.open(h.g.ctx, h.s, who, at)
 	if err != nil {
-		if f, ok := errors.AsType[*Failure](err); ok {
-			h.failed(f)
-		}
 		return nil, err
 	}
-	h.p, h.started, h.failure = p, time.Now(), nil
+	h.p = p
 	return p, nil
 }
 
 var errStopping = errors.New("it is being ended")
-
-// failed makes the next start wait. The end of a process that had done its work is followed by a start at once.
-func (h *host) failed(f *Failure) {
-	pause := time.Duration(0)
-	if h.failures > 0 || f.Phase != PhaseLost {
-		pause = min(minPause<<min(h.failures, 6), maxPause)
-	}
-	h.failures++
-	h.failure, h.retryAt = f, time.Now().Add(pause)
-}
 
 // release ends a use. Without another one the process ends after the idle time.
 func (h *host) release() {

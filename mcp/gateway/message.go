@@ -1,11 +1,9 @@
 package gateway
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"strings"
+
+	"github.com/boxd/boxd/internal/rpcline"
 )
 
 // maxMessage bounds a message in bytes, in both directions. Results contain files and images.
@@ -18,44 +16,13 @@ type message struct {
 	method  string          // empty: a response
 }
 
-var (
-	errMessage = errors.New("not a message of JSON-RPC 2.0")
-	// errMembers is about an object that another reader could understand as another one.
-	errMembers = errors.New("ambiguous members")
-)
-
 // parse reads a message. It does not keep b.
 func parse(b []byte) (*message, error) {
-	if t := bytes.TrimLeft(b, " \t\r\n"); len(t) > 0 && t[0] == '[' {
-		return nil, fmt.Errorf("%w: batches are not accepted: send one message", errMessage)
-	}
-	m := &message{}
-	if err := json.Unmarshal(b, &m.members); err != nil {
-		return nil, fmt.Errorf("%w: %v", errMessage, err) // the library's errors have no types to test for
-	}
-	if err := checkMembers(b, false, "jsonrpc", "id", "method", "params", "result", "error"); err != nil {
+	m, err := rpcline.Parse(b)
+	if err != nil {
 		return nil, err
 	}
-	if string(m.members["jsonrpc"]) != `"2.0"` {
-		return nil, fmt.Errorf("%w: jsonrpc must be \"2.0\"", errMessage)
-	}
-	if id, ok := m.members["id"]; ok {
-		if id[0] != '"' && id[0] != '-' && (id[0] < '0' || id[0] > '9') {
-			return nil, fmt.Errorf("%w: id must be a string or a number", errMessage)
-		}
-		m.id = id
-	}
-	if method, ok := m.members["method"]; ok {
-		if err := json.Unmarshal(method, &m.method); err != nil || m.method == "" {
-			return nil, fmt.Errorf("%w: method must be a name", errMessage)
-		}
-		return m, nil
-	}
-	_, result := m.members["result"]
-	if _, failed := m.members["error"]; m.id == nil || result == failed {
-		return nil, fmt.Errorf("%w: neither a request, a notification nor a response", errMessage)
-	}
-	return m, nil
+	return &message{members: m.Members, id: m.ID, method: m.Method}, nil
 }
 
 // encode returns the message as one line without its newline: the encoder removes newlines between the
@@ -76,48 +43,6 @@ func object(raw json.RawMessage) (o map[string]json.RawMessage) {
 		return nil
 	}
 	return o
-}
-
-// checkMembers refuses an object in raw, which is JSON, if readers can disagree about it: a member is there
-// twice, or its name is a known one but for the case, which encoding/json and others ignore. With deep,
-// no object within it may have a member twice either. The error wraps errMembers.
-func checkMembers(raw []byte, deep bool, known ...string) error {
-	var names []map[string]bool // of the open objects and arrays; nil: not checked
-	for i := 0; i < len(raw); i++ {
-		switch raw[i] {
-		case '{':
-			var of map[string]bool
-			if deep || len(names) == 0 {
-				of = map[string]bool{}
-			}
-			names = append(names, of)
-		case '[':
-			names = append(names, nil)
-		case '}', ']':
-			names = names[:len(names)-1]
-		case '"':
-			start := i
-			for i++; raw[i] != '"'; i++ {
-				if raw[i] == '\\' {
-					i++
-				}
-			}
-			if len(names) == 0 || names[len(names)-1] == nil || !bytes.HasPrefix(bytes.TrimLeft(raw[i+1:], " \t\r\n"), []byte(":")) {
-				continue // no name
-			}
-			name, of := text(raw[start:i+1]), names[len(names)-1]
-			if of[name] {
-				return fmt.Errorf("%w: %.100q is there twice", errMembers, name)
-			}
-			of[name] = true
-			for _, k := range known {
-				if len(names) == 1 && name != k && strings.EqualFold(name, k) {
-					return fmt.Errorf("%w: %.100q must be written %q", errMembers, name, k)
-				}
-			}
-		}
-	}
-	return nil
 }
 
 // text returns the string in raw; empty if it is none.
@@ -191,38 +116,4 @@ func errorResponse(id json.RawMessage, e rpcError) *message {
 // errorAs returns a response with an error that is encoded already.
 func errorAs(id, e json.RawMessage) *message {
 	return &message{id: id, members: map[string]json.RawMessage{"jsonrpc": json.RawMessage(`"2.0"`), "id": id, "error": e}}
-}
-
-// lines cuts a stream into lines of at most maxMessage bytes.
-type lines struct {
-	rest []byte // an incomplete line
-	skip bool   // until the next newline
-}
-
-// add calls line for each line that p completes, without its newline, and tooLong once for each longer
-// one. The lines are valid during the call.
-func (l *lines) add(p []byte, line func([]byte), tooLong func()) {
-	for len(p) > 0 {
-		part, after, complete := bytes.Cut(p, []byte("\n"))
-		p = after
-		switch {
-		case l.skip:
-			l.skip = !complete
-			continue
-		case len(l.rest)+len(part) > maxMessage:
-			tooLong()
-			l.rest, l.skip = nil, !complete
-			continue
-		case complete && len(l.rest) == 0:
-			line(part)
-			continue
-		}
-		l.rest = append(l.rest, part...)
-		if complete {
-			line(l.rest)
-			if l.rest = l.rest[:0]; cap(l.rest) > 64<<10 {
-				l.rest = nil // one large message must not hold memory for good
-			}
-		}
-	}
 }

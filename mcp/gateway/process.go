@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/rpcline"
 	"github.com/boxd/boxd/relay"
 )
 
@@ -51,6 +52,8 @@ type process struct {
 	unasked func(m *message, keep bool) bool
 	// single means that all requests are of one client, which answers requests of the server.
 	single bool
+	// start is the start of the process, if the client has to initialize it; nil: it has ended before.
+	start *attempt
 
 	done chan struct{} // closed after failure was set and all exchanges have ended
 	join sync.WaitGroup
@@ -76,6 +79,21 @@ func newProcess(ctx context.Context, s *Server, c *client.Client, a account, ses
 		// process then answers to a request of the old one belongs to none.
 		next: time.Now().UnixMicro(), pending: map[int64]*exchange{}, asked: map[string]time.Time{}, unasked: func(*message, bool) bool { return true }}
 	return p, nil
+}
+
+// greeted ends the start of a process with what became of the handshake of its client, and returns f; nil: the server has answered, if only with an error, which may
+// be about the client.
+func (p *process) greeted(ctx context.Context, f *Failure) *Failure {
+	switch {
+	case p.start == nil:
+	case f == nil:
+		p.start.succeed()
+	case ctx.Err() != nil:
+		p.start.abandon()
+	default:
+		return p.start.fail(f)
+	}
+	return f
 }
 
 // run starts to serve the streams. unasked and single are set before.
@@ -105,7 +123,7 @@ func (p *process) detach() {
 
 // receive reads the streams until the process or the connection ends.
 func (p *process) receive() {
-	var stdout lines
+	stdout := rpcline.Lines{Max: maxMessage}
 	for {
 		ev, err := p.att.Recv()
 		if err != nil {
@@ -118,12 +136,12 @@ func (p *process) receive() {
 				p.stderr.add("", ev.Bytes)
 				continue
 			}
-			stdout.add(ev.Bytes, p.line, func() {
+			stdout.Add(ev.Bytes, p.line, func() {
 				p.endAll(p.withStderr(p.s.failed(PhaseRun, fmt.Errorf("it wrote a message of more than %d bytes", maxMessage))))
 			})
 		case relay.Gap:
 			if ev.Stream == relay.Stdout { // only after the gateway was away
-				stdout = lines{skip: true}
+				stdout.SkipLine()
 			}
 		case relay.StdinLost:
 			p.endAll(p.withStderr(p.s.failed(PhaseRun, errors.New("another client wrote to its input"))))
@@ -179,7 +197,7 @@ func (p *process) line(b []byte) {
 		return
 	}
 	m, err := parse(b)
-	if errors.Is(err, errMembers) { // nobody can say for certain which request it answers
+	if errors.Is(err, rpcline.ErrMembers) { // nobody can say for certain which request it answers
 		p.endAll(p.withStderr(p.s.failed(PhaseRun, fmt.Errorf("it wrote a message that is refused: %w", err))))
 		return
 	}

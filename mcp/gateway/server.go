@@ -152,11 +152,39 @@ type place struct {
 	adopt bool
 	// unasked: see process.
 	unasked func(m *message, keep bool) bool
+	// start is the start in progress; nil: nothing is started, because of adopt.
+	start *attempt
 }
 
-// open returns the process at a place, which it starts if it does not run. Errors are *Failure, or
-// errNoProcess with adopt. The caller ends or detaches the process.
-func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ *process, err error) {
+// open returns the process at a place, which it starts if it does not run and if the server has not failed just now. Errors are
+// *Failure, or errNoProcess with adopt. The caller ends or detaches the process, and without greet ends its start.
+func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (*process, error) {
+	if at.adopt {
+		return g.openAt(ctx, s, who, at)
+	}
+	start, refused := g.startsOf(s, who.Tenant).begin()
+	if refused != nil {
+		return nil, refused
+	}
+	at.start = start
+	p, err := g.openAt(ctx, s, who, at)
+	f, failed := errors.AsType[*Failure](err)
+	switch {
+	case failed && ctx.Err() == nil:
+		return nil, start.fail(f)
+	case err != nil:
+		start.abandon()
+		return nil, err
+	case at.greet:
+		start.succeed()
+	default:
+		p.start = start
+	}
+	return p, nil
+}
+
+// openAt is open without the back-off.
+func (g *Gateway) openAt(ctx context.Context, s *Server, who Caller, at place) (_ *process, err error) {
 	c, err := who.client()
 	if err != nil {
 		return nil, s.failed(PhaseStart, err)
@@ -213,7 +241,7 @@ func (g *Gateway) open(ctx context.Context, s *Server, who Caller, at place) (_ 
 	}
 	g.remove(p, at)
 	if found && ctx.Err() == nil { // it may only refuse to be initialized twice
-		return g.open(ctx, s, who, at)
+		return g.openAt(ctx, s, who, at)
 	}
 	return nil, err
 }
@@ -361,6 +389,14 @@ func (g *Gateway) install(ctx context.Context, s *Server, c *client.Client, tena
 	if _, done := g.installed.Load(key); done {
 		return nil
 	}
+	if f := at.start.overtaken(); f != nil { // such as by the step itself, which another request has run
+		return f
+	}
+	defer func() {
+		if f, ok := errors.AsType[*Failure](err); ok && ctx.Err() == nil {
+			err = at.start.fail(f)
+		}
+	}()
 	box := s.volume() + "-install"
 	r := apitypes.SessionRequest{ID: box, SessionSpec: s.Box}
 	if s.InstallProfile != "" {

@@ -74,11 +74,14 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		return f.requests()
 	}
+	forget := func() { clear(g.starts) } // instead of waiting
 	first := once()
+	forget()
 	if len(first) < 3 || !slices.Equal(first[:3], []string{"GET /mcp-x/processes", "DELETE /mcp-x/processes/mcp-old", "DELETE /mcp-x/processes/mcp-older"}) {
 		t.Errorf("the first request asks for %q", first)
 	}
 	second := once()
+	forget()
 	startFails = false
 	for _, asked := range [][]string{first, second, once()} {
 		if last := asked[len(asked)-1]; !strings.HasPrefix(last, "DELETE /mcp-x/processes/mcp-") || strings.Contains(last, "old") {
@@ -88,6 +91,65 @@ func TestNothingIsLeft(t *testing.T) {
 	if slices.ContainsFunc(second, func(r string) bool { return strings.Contains(r, "old") }) {
 		t.Errorf("the second request asks for %q", second)
 	}
+}
+
+// What a killed gateway has left ends: at once if nobody can come back to it, else when nobody has within the idle time. What this
+// gateway has started stays.
+func TestEndLeft(t *testing.T) {
+	boxes := map[string]string{"mcp-each": "mcp-1", "mcp-gone": "mcp", "mcp-one": "mcp", "mcp-used": "mcp", "mcp-own-lost": "mcp", "mcp-own-kept": "mcp"}
+	f := &fakeAPI{answer: func(request string) (int, string) {
+		if request == "GET " {
+			var list []string
+			for box := range boxes {
+				list = append(list, fmt.Sprintf(`{"id":%q,"tenant":"a"}`, box))
+			}
+			return 200, `{"sessions":[` + strings.Join(list, ",") + `]}`
+		}
+		box, rest, _ := strings.Cut(strings.TrimPrefix(request, "GET /"), "/")
+		if rest != "processes" {
+			return 200, "{}"
+		}
+		server, owner, _ := strings.Cut(strings.TrimPrefix(box, "mcp-"), "-")
+		labels := fmt.Sprintf(`"labels":{%q:%q,%q:%q}`, labelServer, server, labelOwner, owner)
+		return 200, fmt.Sprintf(`{"processes":[{"id":%q,"started_at":"2000-01-01T00:00:00Z",%s},{"id":"mcp-mine","started_at":"2100-01-01T00:00:00Z",%s}]}`, boxes[box], labels, labels)
+	}}
+	const idle = 300 * time.Millisecond
+	g := New(Options{Servers: []Server{{Name: "each", Mode: ModeRequest, Idle: time.Hour}, {Name: "one", Idle: idle}, {Name: "used", Idle: idle}, {Name: "own", Mode: ModeSession, Idle: idle}}})
+	who := f.caller(t)
+	used := g.sharedHost(g.servers["used"], "a")
+	used.p = &process{}
+	g.mu.Lock()
+	g.sessions["kept"] = &session{s: g.servers["own"], active: 1}
+	g.mu.Unlock()
+	began := time.Now()
+	g.EndLeft(func(string) Caller { return who })
+	got := map[string]time.Duration{}
+	for time.Since(began) < 10*time.Second && len(got) < 4 {
+		for _, request := range f.requests() {
+			if strings.HasPrefix(request, "DELETE ") {
+				got[request] = time.Since(began)
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond) // for what must not happen
+	for _, request := range f.requests() {
+		if strings.HasPrefix(request, "DELETE ") {
+			t.Errorf("also %s", request)
+		}
+	}
+	for request, late := range map[string]bool{"DELETE /mcp-each/processes/mcp-1": false, "DELETE /mcp-gone/processes/mcp": false, "DELETE /mcp-one/processes/mcp": true, "DELETE /mcp-own-lost": true} {
+		if after, ok := got[request]; !ok || (after >= idle) != late {
+			t.Errorf("%s after %v (%v)", request, after, ok)
+		}
+	}
+	used.lock <- struct{}{}
+	used.p = nil
+	<-used.lock
+	g.mu.Lock()
+	clear(g.sessions)
+	g.mu.Unlock()
+	g.Close()
 }
 
 // A volume that was removed is filled again by the install step.

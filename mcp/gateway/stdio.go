@@ -3,9 +3,10 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
+
+	"github.com/boxd/boxd/internal/rpcline"
 )
 
 // ServeStdio connects one client, which speaks on in and out, with a process of the server called name,
@@ -13,7 +14,7 @@ import (
 // *Failure. The box is removed then. Reading in is not interrupted: the caller closes it.
 func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io.Reader, out io.Writer) error {
 	s := g.servers[name]
-	line := (&lineWriter{w: out}).write
+	line := (&rpcline.Writer{W: out}).Write
 	t := &session{id: newID(), s: s, tenant: who.Tenant, owner: who.owner()}
 	t.host = g.newHost(s, place{box: boxOf(s, t.id), process: processID, owner: t.owner, unasked: func(m *message, _ bool) bool { return line(m.encode()) == nil }})
 	defer t.host.end(false)
@@ -21,6 +22,7 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 	if err != nil {
 		return err
 	}
+	p.start.abandon() // there is no second one
 	ctx, cancel := context.WithCancelCause(ctx)
 	var answering sync.WaitGroup
 	defer answering.Wait()
@@ -29,7 +31,7 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 		<-p.done
 		cancel(p.lost())
 	}()
-	input := readLines(ctx, in, line)
+	input := rpcline.Read(ctx, in, maxMessage, line)
 	for {
 		var b []byte
 		open := true
@@ -47,7 +49,7 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 		m, err := parse(b)
 		switch {
 		case err != nil:
-			err = line(errorResponse(nil, rpcError{codeInvalidRequest, err.Error(), nil}).encode())
+			err = line(rpcline.Refusal(err))
 		case m.method == "":
 			p.reply(m)
 		case m.method == "notifications/cancelled" && m.id == nil:
@@ -72,43 +74,4 @@ func (g *Gateway) ServeStdio(ctx context.Context, name string, who Caller, in io
 			return err
 		}
 	}
-}
-
-// lineWriter writes messages, each as a line.
-type lineWriter struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (l *lineWriter) write(b []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err := l.w.Write(append(b, '\n'))
-	return err
-}
-
-// readLines returns the lines of in, until it ends or ctx does; then the channel is closed. refuse gets the answer to a line
-// that is too long. Reading is not interrupted: the goroutine ends with in.
-func readLines(ctx context.Context, in io.Reader, refuse func([]byte) error) <-chan []byte {
-	input := make(chan []byte)
-	go func() {
-		defer close(input)
-		var l lines
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := in.Read(buf)
-			l.add(buf[:n], func(b []byte) {
-				select {
-				case input <- append([]byte{}, b...):
-				case <-ctx.Done():
-				}
-			}, func() {
-				_ = refuse(errorResponse(nil, rpcError{codeInvalidRequest, fmt.Sprintf("a message must have at most %d bytes", maxMessage), nil}).encode())
-			})
-			if err != nil || ctx.Err() != nil {
-				return
-			}
-		}
-	}()
-	return input
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/boxd/boxd/internal/rpcline"
 )
 
 // pins are the tools that a process had when they were checked.
@@ -104,12 +106,12 @@ type listedTool struct {
 // toolsOf returns the tools in the result of tools/list. A list that its readers could understand in several
 // ways is refused: what is compared with a pin must be what clients see.
 func toolsOf(result json.RawMessage) (tools []listedTool, err error) {
-	if err := checkMembers(result, false, "tools", "nextCursor", "_meta"); err != nil {
+	if err := rpcline.CheckMembers(result, false, "tools", "nextCursor", "_meta"); err != nil {
 		return nil, fmt.Errorf("its list of tools: %w", err)
 	}
 	for _, raw := range array(object(result)["tools"]) {
 		tool := listedTool{text(object(raw)["name"]), raw}
-		if err := checkMembers(raw, true, "name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta"); err != nil {
+		if err := rpcline.CheckMembers(raw, true, "name", "title", "description", "inputSchema", "outputSchema", "annotations", "icons", "execution", "_meta"); err != nil {
 			return nil, fmt.Errorf("its tool %.100q: %w", tool.name, err)
 		}
 		tools = append(tools, tool)

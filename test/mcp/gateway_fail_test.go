@@ -1,9 +1,12 @@
 package mcp
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -145,35 +148,34 @@ func TestServedPins(t *testing.T) {
 	}
 }
 
-type whoami struct{ PID, Started int }
+type whoami struct {
+	PID, Started int
+	Cache        string
+}
 
-// A process outlives kill -9 of the daemon, and sessions of the protocol that have one go on.
-func TestServedRestart(t *testing.T) {
-	s := served(t, "  own: "+fmt.Sprintf(fixture, "", "1m", "session")+"\n  one: "+fmt.Sprintf(fixture, "", "1m", "shared")+"\n  strict: "+fmt.Sprintf(fixture, ", strict", "1m", "shared")+"\n")
-	id := func(name string) string {
-		t.Helper()
-		_, _, header := s.at(name).post(t, tokenA, initialize(1))
-		return header.Get("Mcp-Session-Id")
+// who calls the tool whoami of a server.
+func (s *server) who(t *testing.T, name, token string, header ...string) (w whoami, status int) {
+	t.Helper()
+	status, answer, _ := s.at(name).post(t, token, newCall("whoami", "{}"), header...)
+	var r struct {
+		Result struct{ StructuredContent whoami }
 	}
-	who := func(name, token string, header ...string) (w whoami, status int) {
-		t.Helper()
-		body := newCall("whoami", "{}")
-		status, answer, _ := s.at(name).post(t, token, body, header...)
-		var r struct {
-			Result struct{ StructuredContent whoami }
-		}
-		if err := json.Unmarshal(answer, &r); err != nil {
-			t.Fatalf("%s: %v: %s", name, err, answer)
-		}
-		return r.Result.StructuredContent, status
+	if err := json.Unmarshal(answer, &r); err != nil {
+		t.Fatalf("%s: %v: %s", name, err, answer)
 	}
-	own, shared := id("own"), id("one")
-	before, _ := who("own", tokenA, "Mcp-Session-Id", own)
-	one, _ := who("one", tokenA, modern...)
-	strict, _ := who("strict", tokenA, modern...)
-	if before.Started != 1 || one.Started != 1 || strict.Started != 1 {
-		t.Fatalf("%+v %+v %+v", before, one, strict)
-	}
+	return r.Result.StructuredContent, status
+}
+
+// begin initializes a session of the protocol with a server, and returns its ID.
+func (s *server) begin(t *testing.T, name string) string {
+	t.Helper()
+	_, _, header := s.at(name).post(t, tokenA, initialize(1))
+	return header.Get("Mcp-Session-Id")
+}
+
+// restart kills the daemon and starts it again.
+func (s *server) restart(t *testing.T) {
+	t.Helper()
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -181,21 +183,120 @@ func TestServedRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.url = "http://" + addressOf(t, s.Daemon)
-	if _, status := who("own", tokenA2, "Mcp-Session-Id", own); status != 404 {
+}
+
+// A process outlives kill -9 of the daemon, and sessions of the protocol that have one go on. All boxes of a server share the
+// cache of its install step, and no other server does.
+func TestServedRestart(t *testing.T) {
+	install := `, install: "mkdir -p $XDG_CACHE_HOME && cat /proc/sys/kernel/random/uuid >$XDG_CACHE_HOME/mark", install_size: 2M}`
+	s := served(t, "  own: "+strings.Replace(fmt.Sprintf(fixture, "", "1m", "session"), "}", install, 1)+"\n  one: "+strings.Replace(fmt.Sprintf(fixture, "", "1m", "shared"), "}", install, 1)+
+		"\n  strict: "+fmt.Sprintf(fixture, ", strict", "1m", "shared")+"\n")
+	own, shared := s.begin(t, "own"), s.begin(t, "one")
+	before, _ := s.who(t, "own", tokenA, "Mcp-Session-Id", own)
+	one, _ := s.who(t, "one", tokenA, modern...)
+	strict, _ := s.who(t, "strict", tokenA, modern...)
+	if before.Started != 1 || one.Started != 1 || strict.Started != 1 {
+		t.Fatalf("%+v %+v %+v", before, one, strict)
+	}
+	if other, _ := s.who(t, "own", tokenA, "Mcp-Session-Id", s.begin(t, "own")); other.Cache != before.Cache || len(other.Cache) != 36 {
+		t.Errorf("another session has the cache %q, the first one %q", other.Cache, before.Cache)
+	}
+	if one.Cache == before.Cache || len(one.Cache) != 36 || strict.Cache != "" {
+		t.Errorf("caches of three servers: %q, %q, %q", before.Cache, one.Cache, strict.Cache)
+	}
+	s.restart(t)
+	if _, status := s.who(t, "own", tokenA2, "Mcp-Session-Id", own); status != 404 {
 		t.Errorf("another token has the session: %d", status)
 	}
-	if after, _ := who("own", tokenA, "Mcp-Session-Id", own); after != before {
+	if after, _ := s.who(t, "own", tokenA, "Mcp-Session-Id", own); after != before {
 		t.Errorf("a session with a process: %+v, before %+v", after, before)
 	}
-	if _, status := who("one", tokenA, "Mcp-Session-Id", shared); status != 404 {
+	if again, _ := s.who(t, "own", tokenA, "Mcp-Session-Id", s.begin(t, "own")); again.Cache != before.Cache {
+		t.Errorf("a session after the restart has the cache %q, one before %q", again.Cache, before.Cache)
+	}
+	if _, status := s.who(t, "one", tokenA, "Mcp-Session-Id", shared); status != 404 {
 		t.Errorf("a session without a process: %d, want to initialize again", status)
 	}
-	if after, _ := who("one", tokenA, modern...); after.PID != one.PID || after.Started != 2 {
+	if after, _ := s.who(t, "one", tokenA, modern...); after.PID != one.PID || after.Started != 2 {
 		t.Errorf("a shared process: %+v, before %+v", after, one)
 	}
-	if after, _ := who("strict", tokenA, modern...); after.Started != 1 {
+	if after, _ := s.who(t, "strict", tokenA, modern...); after.Started != 1 {
 		t.Errorf("a process that refuses a second initialize was not replaced: %+v, before %+v", after, strict)
 	}
+}
+
+// A call that is in progress when the daemon is killed ends for its client at once. The next call works, and nothing is left after
+// the idle time, whether somebody has come back to a server or not.
+func TestServedKilledCall(t *testing.T) {
+	server := func(name, mode string) string {
+		return "  " + name + ": " + fmt.Sprintf(fixture, "", "1s", mode) + "\n"
+	}
+	s := served(t, server("own", "session")+server("one", "shared")+server("each", "request")+server("left", "request")+server("gone-own", "session")+server("gone-one", "shared"))
+	const wait = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+	own := []string{"Mcp-Session-Id", s.begin(t, "own")}
+	ended := make(chan string, 5)
+	var calling sync.WaitGroup
+	call := func(name string, header []string) {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", s.at(name).endpoint(), strings.NewReader(wait))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = http.Header{"Authorization": {"Bearer " + tokenA}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, header[0]: {header[1]}}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := bufio.NewReader(resp.Body)
+		for line := ""; !strings.Contains(line, "notifications/progress"); { // it runs
+			if line, err = events.ReadString('\n'); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		calling.Go(func() {
+			defer resp.Body.Close()
+			rest, err := io.ReadAll(events)
+			ended <- fmt.Sprintf("%s: %s, %v", name, rest, err)
+			if err == nil && !strings.Contains(string(rest), `"error"`) {
+				t.Errorf("%s: the answer %q ends as if it were whole", name, rest)
+			}
+		})
+	}
+	call("own", own)
+	for _, name := range []string{"one", "each", "left"} {
+		call(name, modern)
+	}
+	bridge := connect(t, &sdk.CommandTransport{Command: s.named(t, tokenA, "one")}, "2025-11-25", nil)
+	calling.Go(func() {
+		_, err := bridge.CallTool(t.Context(), callParams("wait", args{}))
+		ended <- fmt.Sprintf("boxd mcp serve: %v", err)
+		if err == nil || !strings.Contains(err.Error(), `"one": lost: `) {
+			t.Errorf("boxd mcp serve: %v", err)
+		}
+	})
+	s.who(t, "gone-own", tokenA, "Mcp-Session-Id", s.begin(t, "gone-own"))
+	s.who(t, "gone-one", tokenA, modern...)
+	killed := time.Now()
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	calling.Wait()
+	if took := time.Since(killed); took > 10*time.Second {
+		t.Errorf("the clients learned of it after %s", took)
+	}
+	close(ended)
+	for text := range ended {
+		t.Log(text)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.url = "http://" + addressOf(t, s.Daemon)
+	for name, header := range map[string][]string{"own": own, "one": modern, "each": modern} {
+		if w, status := s.who(t, name, tokenA, header...); status != 200 || w.PID == 0 {
+			t.Errorf("%s: the next call: %d %+v", name, status, w)
+		}
+	}
+	awaitNoSessions(t, s) // and so no process
 }
 
 // Whoever may not use a server does not, and no message of a client breaks anything.

@@ -86,6 +86,12 @@ func useTools(t *testing.T, c *sdk.ClientSession, revision string) {
 	if r.Stdout.Text != "in" {
 		t.Errorf("exec with argv: %+v", r)
 	}
+	// The user is the one of the instructions: root by name, without capabilities.
+	call(t, c, "exec", args{"command": "id -u; grep CapEff /proc/self/status; touch x; chown 1:1 x 2>/dev/null || echo refused"}, &r)
+	mention(t, c.InitializeResult().Instructions, "uid 0 of the box, without capabilities")
+	if r.Stdout.Text != "0\nCapEff:\t0000000000000000\nrefused\n" {
+		t.Errorf("the user: %q", r.Stdout.Text)
+	}
 	call(t, c, "exec", args{"command": "sleep 600", "timeout_seconds": 0.3}, &r)
 	if r.Verdict != "timeout" || r.ExitCode != nil {
 		t.Errorf("a command over its time: %+v", r)

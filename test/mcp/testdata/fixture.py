@@ -121,7 +121,11 @@ def die(args, token):
 
 
 def whoami(args, token):
-    return {**text(str(os.getpid())), "structuredContent": {"pid": os.getpid(), "started": started}}
+    cache = ""  # what an install step has left there
+    if os.path.exists("/mcp/.cache/mark"):
+        with open("/mcp/.cache/mark") as f:
+            cache = f.read().strip()
+    return {**text(str(os.getpid())), "structuredContent": {"pid": os.getpid(), "started": started, "cache": cache}}
 
 
 nothing = {"type": "object"}
