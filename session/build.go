@@ -75,8 +75,10 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	}
 	if !s.once {
 		b.Zygotes = s.m.policy.Zygotes(r)
-	} else if s.zygote != nil { // which a box of the pool comes with
-		b.Zygotes = []spec.Zygote{*s.zygote}
+	} else if s.zygote != nil {
+		one := *s.zygote
+		one.Spares = 1
+		b.Zygotes, b.Once = []spec.Zygote{one}, true
 	}
 	order, err := s.m.policy.Engines(r) // the configuration may have changed since the last box
 	if err != nil {

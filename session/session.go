@@ -22,7 +22,7 @@ type session struct {
 	ctx    context.Context // ends when the session is to be removed, or the manager closes
 	cancel context.CancelFunc
 	once   bool          // it is a run, see [Manager.Run]; constant
-	zygote *spec.Zygote  // of the command of a run, nil for others; constant
+	zygote *spec.Zygote  // of the command of a run, if a box of the pool comes with it; constant
 	op     chan struct{} // holds a token while the state of the session is being changed
 
 	lastUsed atomic.Int64 // on the clock of m.now

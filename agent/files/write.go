@@ -353,8 +353,9 @@ func (o *operation) rename() (proto.Reply, error) {
 	return proto.Reply{}, err
 }
 
-// renameInSteps renames without RENAME_NOREPLACE, and replaces nothing either: a link is refused if the new name is taken, and so
-// is a directory, which only an empty one is renamed to. If it is killed in between, there are both names, or an empty directory.
+// renameInSteps renames without RENAME_NOREPLACE. The new name of a file is a link, which is refused if the name is taken. That of
+// a directory is an empty directory at first, which it then replaces: if another process has put its own empty directory there in
+// between, that one is replaced. If this process is killed in between, there are both names, or an empty directory.
 func renameInSteps(dir *os.File, name string, to *os.File, newName string) error {
 	var st unix.Stat_t
 	if err := linux.Retry(func() error { return unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
@@ -364,7 +365,11 @@ func renameInSteps(dir *os.File, name string, to *os.File, newName string) error
 		if err := linux.Retry(func() error { return unix.Linkat(int(dir.Fd()), name, int(to.Fd()), newName, 0) }); err != nil {
 			return err
 		}
-		return linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+		err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+		if err != nil {
+			_ = unix.Unlinkat(int(to.Fd()), newName, 0)
+		}
+		return err
 	}
 	if err := linux.Retry(func() error { return unix.Mkdirat(int(to.Fd()), newName, 0o700) }); err != nil {
 		return err

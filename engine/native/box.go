@@ -232,7 +232,7 @@ func (b *box) wasAlone(p *account) bool {
 	return p.alone
 }
 
-// runs reports whether a command runs, other than managed processes.
+// runs reports whether a command runs. Managed processes do not count.
 func (b *box) runs() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

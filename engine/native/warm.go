@@ -22,8 +22,8 @@ const (
 	// maxNests is how many there are in a box at most, with their spares no more than
 	// wire.MaxWarm. Commands of further users are started.
 	maxNests = wire.MaxWarm / (1 + spec.MaxSpares)
-	// warmDelay is how long after the creation of its box a zygote is started, and idleDelay how long that waits at most until
-	// no command runs: the first command
+	// warmDelay is how long after the creation of its box a zygote is started, and idleDelay how much longer that waits at most
+	// while a command runs: the first command
 	// should not share the processors with it.
 	warmDelay = 25 * time.Millisecond
 	idleDelay = time.Second
@@ -121,7 +121,7 @@ func (w *warmth) carry(warm []rpc.Warm, spares []*slot) {
 
 // start starts the zygotes of a new box, for its own user.
 func (w *warmth) start() {
-	if !w.possible() {
+	if !w.possible() || w.box.spec.Once {
 		return
 	}
 	latest := time.Now().Add(idleDelay)
@@ -465,6 +465,9 @@ func (w *warmth) take(z *spec.Zygote, p *process) bool {
 		}
 		p.slot = m.slot
 		w.box.renumber(p, m.id)
+		if w.box.spec.Once {
+			w.clearLocked(n)
+		}
 		return true
 	}
 	return false
@@ -480,14 +483,14 @@ func (w *warmth) clearLocked(n *nest) {
 }
 
 // used is called when p was started, and again when it has ended. It makes a spare in place of the
-// one that p took: while p runs only if there is no other.
+// one that p took: while p runs only if there is no other. A zygote is not started beside p.
 func (w *warmth) used(p *process, ended bool) {
-	if p.zygote == nil {
+	if p.zygote == nil || w.box.spec.Once {
 		return
 	}
 	w.mu.Lock()
 	n := w.nests[nestKey{p.zygote.Name, *p.cmd.User}]
-	empty := n == nil || len(n.spares) == 0
+	empty := n != nil && n.zygote != nil && len(n.spares) == 0
 	w.mu.Unlock()
 	if ended || empty {
 		w.tend(p.zygote, *p.cmd.User)

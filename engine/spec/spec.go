@@ -111,6 +111,9 @@ type Spec struct {
 	// Zygotes are the interpreters that the box keeps warm, at most MaxZygotes. A box that
 	// unpacks has none.
 	Zygotes []Zygote `json:"zygotes,omitempty"`
+	// Once says that the box is for one command: it has zygotes only if it is one that was built before it was asked for and came
+	// with them, and they end when a spare has taken the command over. No other zygote is started.
+	Once bool `json:"once,omitempty"`
 }
 
 // Limits bound what all commands of a box use together. Zero means the default,

@@ -31,39 +31,36 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 		})
 		others = append(others, api.Other{Prefix: mcpPath, Handler: d.mcp, Refuse: mcp.Refuse})
 	}
-	if len(d.Config.MCPServers) > 0 {
-		// The next daemon has this instance, too.
-		o := gateway.Options{Version: d.Version, Instance: "daemon", Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
-			who, err := d.mcpCaller(r)
-			if err != nil {
-				return gateway.Caller{}, err
-			}
-			// The connection to a process serves all clients of a shared server, and ends with none of them:
-			// package api ends the requests of those whose token is removed.
-			lasting, _ := api.CallerOf(r.Context())
-			lasting.Gone = nil
-			dial := func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, lasting) }
-			// As sessions record it; see session.Caller.
-			actor := session.Caller{Tenant: lasting.Tenant, Actor: lasting.Actor}.ActorIn(lasting.On)
-			return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Actor: actor, Request: lasting.Request, Dial: dial}, nil
-		}}
-		if d.audit != nil {
-			o.Record, o.Recordable = d.recordToolCall, d.audit.Healthy
+	// The next daemon has this instance, too; one without servers ends what is left of them.
+	o := gateway.Options{Version: d.Version, Instance: "daemon", Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
+		who, err := d.mcpCaller(r)
+		if err != nil {
+			return gateway.Caller{}, err
 		}
-		for name, s := range d.Config.MCPServers {
-			o.Servers = append(o.Servers, boxedServer(name, s))
-		}
-		d.gateway = gateway.New(o)
+		// The connection to a process serves all clients of a shared server, and ends with none of them:
+		// package api ends the requests of those whose token is removed.
+		lasting, _ := api.CallerOf(r.Context())
+		lasting.Gone = nil
+		dial := func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, lasting) }
+		// As sessions record it; see session.Caller.
+		actor := session.Caller{Tenant: lasting.Tenant, Actor: lasting.Actor}.ActorIn(lasting.On)
+		return gateway.Caller{Tenant: who.Tenant, Key: who.Key, Actor: actor, Request: lasting.Request, Dial: dial}, nil
+	}}
+	if d.audit != nil {
+		o.Record, o.Recordable = d.recordToolCall, d.audit.Healthy
+	}
+	for name, s := range d.Config.MCPServers {
+		o.Servers = append(o.Servers, boxedServer(name, s))
+	}
+	d.gateway = gateway.New(o)
+	if len(o.Servers) > 0 {
 		others = append(others, api.Other{Prefix: mcpPath + "/", Handler: d.gateway, Refuse: mcp.Refuse})
 	}
 	return others
 }
 
-// endLeftMCP ends what a daemon that was killed has left of servers in boxes, and nobody comes back to.
+// endLeftMCP ends what an earlier daemon has left of servers in boxes, and nobody comes back to.
 func (d *daemon) endLeftMCP() {
-	if d.gateway == nil {
-		return
-	}
 	d.gateway.EndLeft(func(tenant string) gateway.Caller {
 		own := api.Caller{Identity: api.Identity{Tenant: api.AllTenants, Actor: "mcp", Key: "mcp", Role: api.Admin}, On: tenant}
 		return gateway.Caller{Tenant: tenant, Dial: func(ctx context.Context) (net.Conn, error) { return d.server.Connect(ctx, own) }}

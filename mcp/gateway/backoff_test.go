@@ -139,7 +139,9 @@ func TestInstallBackoff(t *testing.T) {
 				}
 				return n
 			}
-			for round, pause := range []int{1, 2, 4} {
+			starts := g.startsOf(g.servers["x"], "a")
+			starts.failures, starts.retryAt = 3, time.Now() // so that the pauses are longer than a round on a slow machine
+			for round, pause := range []int{8, 16, 32} {
 				var asking sync.WaitGroup
 				for range 50 {
 					asking.Go(func() {
@@ -152,7 +154,7 @@ func TestInstallBackoff(t *testing.T) {
 				if n := installs(); n != 1 {
 					t.Errorf("round %d: the install step ran %d times", round, n)
 				}
-				g.startsOf(g.servers["x"], "a").retryAt = time.Now() // instead of waiting
+				starts.retryAt = time.Now() // instead of waiting
 			}
 		})
 	}

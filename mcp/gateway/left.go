@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -11,21 +13,33 @@ import (
 // allTenants in place of a tenant's name lists the sessions of all.
 const allTenants = "*"
 
-// EndLeft ends what a gateway of the same instance that was killed has left: processes of the mode ModeRequest at once, others when
-// no client has come back to them within the idle time of their server. Nothing else would end them, because a running process keeps its box from the idle TTL.
+// EndLeft ends what an earlier gateway of the same instance has left: processes of the mode ModeRequest, and of servers that are
+// not configured any more, at once, others when no client has come back to them within the idle time of their server. Nothing
+// else would end them, because a running process keeps its box from the idle TTL.
 //
-// It returns at once, and is called before the first request. own returns the gateway itself as a caller with
+// It returns at once, tries again what fails, and is called before the first request. own returns the gateway itself as a caller with
 // an administrator's rights on a tenant, or on "*", all of them.
 func (g *Gateway) EndLeft(own func(tenant string) Caller) {
 	began := time.Now()
 	g.going(func() {
-		if err := g.endLeft(own, began); err != nil && g.ctx.Err() == nil {
+		seen := map[string]bool{}
+		for pause := minPause; ; pause = min(2*pause, maxPause) {
+			err := g.endLeft(own, began, seen)
+			if err == nil || g.ctx.Err() != nil {
+				return
+			}
 			g.opt.Logger.Warn("mcp: looking for processes that an earlier daemon has left", "error", err)
+			select {
+			case <-g.ctx.Done():
+				return
+			case <-time.After(pause):
+			}
 		}
 	})
 }
 
-func (g *Gateway) endLeft(own func(tenant string) Caller, began time.Time) error {
+// endLeft looks at the boxes that are not in seen, and adds those whose processes it has found.
+func (g *Gateway) endLeft(own func(tenant string) Caller, began time.Time, seen map[string]bool) error {
 	all, err := own(allTenants).client()
 	if err != nil {
 		return err
@@ -35,15 +49,22 @@ func (g *Gateway) endLeft(own func(tenant string) Caller, began time.Time) error
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, box := range boxes {
+		if seen[box.Tenant+"/"+box.ID] {
+			continue
+		}
 		c, err := own(box.Tenant).client()
 		if err != nil {
 			return err
 		}
 		left, err := c.Processes(g.ctx, box.ID, labelServer, labelGateway+"="+g.opt.Instance)
 		if err != nil && !isGone(err) {
-			g.opt.Logger.Warn("mcp: looking for processes that an earlier daemon has left", "session", box.ID, "error", err)
+			c.Close()
+			errs = append(errs, fmt.Errorf("session %q: %w", box.ID, err))
+			continue
 		}
+		seen[box.Tenant+"/"+box.ID] = true
 		left = startedBefore(left, began)
 		g.going(func() {
 			defer c.Close()
@@ -52,7 +73,7 @@ func (g *Gateway) endLeft(own func(tenant string) Caller, began time.Time) error
 			}
 		})
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func startedBefore(all []apitypes.Process, began time.Time) (left []apitypes.Process) {

@@ -16,6 +16,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/boxtest"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -283,6 +284,9 @@ func TestRunPool(t *testing.T) {
 // TestRunWarm: the first command of a fresh box is a warm one if the profile of runs keeps its interpreter warm, and is told
 // from another by nothing else.
 func TestRunWarm(t *testing.T) {
+	if available, err := linux.MemAvailable(); err != nil || available < 4<<30 {
+		t.Skipf("%d MiB of memory are available (%v): too few for a pool with interpreters", available>>20, err)
+	}
 	config := filepath.Join(t.TempDir(), "boxd.yaml")
 	text := "pool: 1\nprofiles: {run: {zygotes: [{name: python, command: [python3], preload: [json], match: true}]}}\n"
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
@@ -313,6 +317,17 @@ func TestRunWarm(t *testing.T) {
 	d.stdin = strings.NewReader("in")
 	d.says(7, want, "run", "--socket", d.socket(), "--env", "X=y", "-i", "--", "python3", "-c", script, "a")
 	d.says(0, "here\n", "run", "--socket", d.socket(), "--", "echo", "here")
+
+	// Nothing but PID 1 is beside a command, whether its box came with an interpreter or not.
+	alone := "import os, time\nfor i in range(500):\n n = sum(p.isdigit() for p in os.listdir('/proc'))\n if n == 2 and i > 150: break\n time.sleep(0.01)\nprint(n)"
+	for _, pool := range []string{"1", "0"} {
+		d.stop()
+		d.env = append(d.env, "BOXD_POOL="+pool)
+		d.start()
+		for range 3 {
+			d.says(0, "2\n", "run", "--socket", d.socket(), "--", "python3", "-c", alone)
+		}
+	}
 }
 
 // TestRunWithoutRoot: a user who may use the socket needs no root for boxd run.

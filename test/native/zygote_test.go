@@ -391,7 +391,8 @@ def tries(pid):
             call()
             done.append(name)
         except OSError as e:
-            if e.errno not in (errno.EPERM, errno.EACCES):
+            # ESRCH: what makes a spare has ended.
+            if e.errno not in (errno.EPERM, errno.EACCES, errno.ESRCH):
                 raise
     attempt("mem", lambda: open("/proc/%d/mem" % pid, "r+b").close())
     attempt("maps", lambda: open("/proc/%d/maps" % pid).read())

@@ -168,6 +168,7 @@ type shelf struct {
 	pause     time.Duration // after the last box that could not be built; 0 after one that could
 	notBefore time.Time     // when the pause ends
 	coldUntil time.Time     // no zygotes are started before
+	told      time.Time     // when it was said last that memory is too short for them
 	warmth    int64         // what the zygotes of the last box took, in bytes; 0 is not known
 }
 
@@ -433,12 +434,15 @@ func (p *pool) sharesLocked(now time.Time, limit int) map[blankKey]int {
 }
 
 // plan forgets keys without demand, and returns the boxes that are too many, which the caller removes. There may be
-// limit boxes, and memory bytes in their zygotes. missing is the spec of a box that should be built, if any; warm says that
+// limit boxes, which take memory bytes with their zygotes. missing is the spec of a box that should be built, if any; warm says that
 // it should get its zygotes.
 func (p *pool) plan(now time.Time, limit int, memory int64) (surplus []*box, missing *engine.Spec, warm bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	shares := p.sharesLocked(now, limit)
+	for _, n := range shares {
+		memory -= int64(n) * blankMemory // the rest is for zygotes
+	}
 	byAge := slices.SortedFunc(maps.Keys(p.shelves), func(a, b blankKey) int {
 		return p.shelves[b].last.Compare(p.shelves[a].last)
 	})
@@ -470,7 +474,13 @@ func (p *pool) plan(now time.Time, limit int, memory int64) (surplus []*box, mis
 	if missing != nil && len(missing.Zygotes) > 0 {
 		key, _ := keyOf(*missing)
 		s := p.shelves[key]
-		warm = !now.Before(s.coldUntil) && cmp.Or(s.warmth, int64(len(missing.Zygotes))*zygoteMemory) <= memory
+		warmth := cmp.Or(s.warmth, int64(len(missing.Zygotes))*zygoteMemory)
+		warm = !now.Before(s.coldUntil) && warmth <= memory
+		if warmth > memory && now.Sub(s.told) > demandTime {
+			s.told = now
+			fmt.Fprintf(os.Stderr, "boxd-init: boxes of the pool come without their warm interpreters, which take %s: 1/%d of the available memory is for the pool, and of that %s are left\n",
+				spec.FormatSize(warmth), int(1/memoryShare), spec.FormatSize(max(memory, 0)&^0xfffff))
+		}
 	}
 	return surplus, missing, warm
 }
@@ -530,7 +540,7 @@ func (p *pool) stopped() bool {
 	}
 }
 
-// room returns how many blank boxes there may be now, and how many bytes their zygotes may take.
+// room returns how many blank boxes there may be now, and how many bytes they may take with their zygotes.
 func (p *pool) room() (boxes int, memory int64) {
 	p.l.mu.Lock()
 	given := len(p.l.boxes)
@@ -550,11 +560,10 @@ func (p *pool) room() (boxes int, memory int64) {
 }
 
 // roomFor returns how many of limit blank boxes fit into the shares of available bytes of memory and of files
-// descriptors, and how many bytes are left for their zygotes.
+// descriptors, and the former share.
 func roomFor(limit int, available int64, files uint64) (boxes int, memory int64) {
 	share := float64(available) * memoryShare
-	boxes = int(min(float64(limit), share/blankMemory, float64(files)*filesShare/blankFiles))
-	return boxes, int64(share) - int64(boxes)*blankMemory
+	return int(min(float64(limit), share/blankMemory, float64(files)*filesShare/blankFiles)), int64(share)
 }
 
 // mayBuild reports whether a box may be built now, with or without zygotes: nobody waits for this launcher, and a processor

@@ -136,18 +136,18 @@ func TestPoolWarm(t *testing.T) {
 			t.Errorf("%s: a box with the zygotes %+v", what, spec.Zygotes)
 		}
 	}
-	want("at first", 16*mib, 0, true, true)
-	want("with little memory", 16*mib-1, 0, true, false)
+	want("at first", 16*mib+6*mib, 0, true, true)
+	want("with little memory", 16*mib+6*mib-1, 0, true, false)
 	found := p.shelves[key]
 	found.warmth = 30 * mib
-	want("when more was measured", 30*mib-1, 0, true, false)
+	want("when more was measured", 30*mib+6*mib-1, 0, true, false)
 	found.coldUntil = now.Add(time.Second)
 	want("after a failure", 1<<40, 0, true, false)
 	found.coldUntil = now
 	found.ready = []*box{{id: "a", warmth: 30 * mib}, {id: "b"}}
-	want("with one", 60*mib, 0, true, true)
-	want("with one and no memory for another", 60*mib-1, 0, true, false)
-	want("when its own memory is short", 30*mib-1, 1, true, false)
+	want("with one", 60*mib+6*mib, 0, true, true)
+	want("with one and no memory for another", 60*mib+6*mib-1, 0, true, false)
+	want("when its own memory is short", 30*mib+6*mib-1, 1, true, false)
 	if len(found.ready) != 1 || found.ready[0].id != "b" {
 		t.Errorf("%d boxes are left", len(found.ready))
 	}
@@ -409,13 +409,13 @@ func TestPoolRoom(t *testing.T) {
 		boxes     int
 		memory    int64
 	}{
-		{64, plenty, plenty, 64, plenty/128 - 64*blankMemory},
-		{64, 1 << 30, plenty, 4, 0},
-		{2, 1 << 30, plenty, 2, 4 << 20},
+		{64, plenty, plenty, 64, plenty / 128},
+		{64, 1 << 30, plenty, 4, 8 << 20},
+		{2, 1 << 30, plenty, 2, 8 << 20},
 		{64, 0, plenty, 0, 0},
-		{64, plenty, 1024, 7, plenty/128 - 7*blankMemory},
+		{64, plenty, 1024, 7, plenty / 128},
 		{64, plenty, 100, 0, plenty / 128},
-		{64, plenty, unix.RLIM_INFINITY, 64, plenty/128 - 64*blankMemory},
+		{64, plenty, unix.RLIM_INFINITY, 64, plenty / 128},
 	} {
 		if boxes, memory := roomFor(c.limit, c.available, c.files); boxes != c.boxes || memory != c.memory {
 			t.Errorf("with %d bytes and %d descriptors: room for %d of %d and %d bytes, want %d and %d", c.available, c.files, boxes, c.limit, memory, c.boxes, c.memory)
