@@ -457,7 +457,7 @@ func (p *pool) plan(now time.Time, limit int, memory int64) (surplus []*box, mis
 			s.ready = slices.Delete(s.ready, 0, over)
 		}
 		s.ready = slices.DeleteFunc(s.ready, func(b *box) bool {
-			if b.warmth > memory {
+			if b.warmth > 0 && b.warmth > memory {
 				surplus = append(surplus, b)
 				return true
 			}
