@@ -234,7 +234,7 @@ func TestServedKilledCall(t *testing.T) {
 		return "  " + name + ": " + fmt.Sprintf(fixture, "", idle, mode) + "\n"
 	}
 	s := served(t, server("own", "1m", "session")+server("one", "1m", "shared")+server("each", "1m", "request")+
-		server("left", "1m", "request")+server("gone-own", "1s", "session")+server("gone-one", "1s", "shared"))
+		server("left", "1s", "request")+server("gone-own", "1s", "session")+server("gone-one", "1s", "shared"))
 	const wait = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	own := []string{"Mcp-Session-Id", s.begin(t, "own")}
 	ended := make(chan string, 5)
