@@ -353,9 +353,10 @@ func (o *operation) rename() (proto.Reply, error) {
 	return proto.Reply{}, err
 }
 
-// renameInSteps renames without RENAME_NOREPLACE. The new name of a file is a link, which is refused if the name is taken. That of
-// a directory is an empty directory at first, which it then replaces: if another process has put its own empty directory there in
-// between, that one is replaced. If this process is killed in between, there are both names, or an empty directory.
+// renameInSteps renames without RENAME_NOREPLACE. It links a file to its new name, which fails if the name is taken, and removes the
+// old one. For a directory it makes an empty one with the new name, and renames over that; if another process swaps its own
+// empty directory in between the two steps, the rename replaces that one. A kill between the steps leaves both names, or an empty
+// directory.
 func renameInSteps(dir *os.File, name string, to *os.File, newName string) error {
 	var st unix.Stat_t
 	if err := linux.Retry(func() error { return unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {

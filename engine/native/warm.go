@@ -88,6 +88,10 @@ type member struct {
 	held bool
 }
 
+func newMember(id uint32, n *nest, s *slot, rlimits []wire.Rlimit) *member {
+	return &member{id: id, slot: s, nest: n, rlimits: rlimits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
+}
+
 func newWarmth(b *box) *warmth {
 	return &warmth{box: b, lost: make(chan struct{}), nests: map[nestKey]*nest{}, members: map[uint32]*member{}}
 }
@@ -102,7 +106,7 @@ func (w *warmth) possible() bool {
 func (w *warmth) carry(warm []rpc.Warm, spares []*slot) {
 	limits := command.Rlimits(w.box.limits)
 	add := func(n *nest, id uint32, s *slot) *member {
-		m := &member{id: id, slot: s, nest: n, rlimits: limits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{})}
+		m := newMember(id, n, s, limits)
 		w.members[id] = m
 		w.box.slots.taken[s] = struct{}{}
 		w.box.next = max(w.box.next, id)
@@ -325,7 +329,8 @@ func (w *warmth) begin(m *member, ask *wire.ZygoteMsg, birth []*os.File) error {
 
 // add registers a member, which the caller holds until it calls ready or end. It takes ownership of s.
 func (w *warmth) add(n *nest, s *slot, rlimits []wire.Rlimit) *member {
-	m := &member{id: w.box.newID(), slot: s, nest: n, rlimits: rlimits, frames: make(chan *wire.Frame, 4), gone: make(chan struct{}), held: true}
+	m := newMember(w.box.newID(), n, s, rlimits)
+	m.held = true
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.members[m.id] = m

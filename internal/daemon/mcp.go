@@ -31,7 +31,8 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 		})
 		others = append(others, api.Other{Prefix: mcpPath, Handler: d.mcp, Refuse: mcp.Refuse})
 	}
-	// The next daemon has this instance, too; one without servers ends what is left of them.
+	// The next daemon uses the same instance name, and so finds what this one leaves. It makes a gateway without any server, too,
+	// to end what removed servers have left.
 	o := gateway.Options{Version: d.Version, Instance: "daemon", Logger: d.log, Caller: func(r *http.Request) (gateway.Caller, error) {
 		who, err := d.mcpCaller(r)
 		if err != nil {
@@ -59,7 +60,7 @@ func (d *daemon) openMCP(previews bool) (others []api.Other) {
 	return others
 }
 
-// endLeftMCP ends what an earlier daemon has left of servers in boxes, and nobody comes back to.
+// endLeftMCP ends the servers in boxes that an earlier daemon has left running, unless a client comes back to them.
 func (d *daemon) endLeftMCP() {
 	d.gateway.EndLeft(func(tenant string) gateway.Caller {
 		own := api.Caller{Identity: api.Identity{Tenant: api.AllTenants, Actor: "mcp", Key: "mcp", Role: api.Admin}, On: tenant}

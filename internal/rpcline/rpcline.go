@@ -147,7 +147,7 @@ type Lines struct {
 	skip bool   // until the next newline
 }
 
-// SkipLine drops what is there of an incomplete line, and the rest of it when it comes.
+// SkipLine drops the current line: the part that Add has seen, and the rest of it later.
 func (l *Lines) SkipLine() { l.rest, l.skip = nil, true }
 
 // Add calls line for each line that p completes, without its newline, and tooLong once for each longer

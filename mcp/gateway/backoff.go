@@ -132,7 +132,7 @@ func (a *attempt) succeed() {
 	}
 }
 
-// abandon ends a whose outcome nobody learns, such as when its client is gone.
+// abandon ends a without an outcome, for example when its client has left.
 func (a *attempt) abandon() {
 	a.b.mu.Lock()
 	defer a.b.mu.Unlock()

@@ -443,6 +443,7 @@ func (p *pool) plan(now time.Time, limit int, memory int64) (surplus []*box, mis
 	for _, n := range shares {
 		memory -= int64(n) * blankMemory // the rest is for zygotes
 	}
+	var lacking *shelf // of missing
 	byAge := slices.SortedFunc(maps.Keys(p.shelves), func(a, b blankKey) int {
 		return p.shelves[b].last.Compare(p.shelves[a].last)
 	})
@@ -468,12 +469,10 @@ func (p *pool) plan(now time.Time, limit int, memory int64) (surplus []*box, mis
 			delete(p.shelves, key)
 		} else if len(s.ready) < keep && missing == nil {
 			like := s.like
-			missing = &like
+			missing, lacking = &like, s
 		}
 	}
-	if missing != nil && len(missing.Zygotes) > 0 {
-		key, _ := keyOf(*missing)
-		s := p.shelves[key]
+	if s := lacking; s != nil && len(missing.Zygotes) > 0 {
 		warmth := cmp.Or(s.warmth, int64(len(missing.Zygotes))*zygoteMemory)
 		warm = !now.Before(s.coldUntil) && warmth <= memory
 		if warmth > memory && now.Sub(s.told) > demandTime {
@@ -566,8 +565,8 @@ func roomFor(limit int, available int64, files uint64) (boxes int, memory int64)
 	return int(min(float64(limit), share/blankMemory, float64(files)*filesShare/blankFiles)), int64(share)
 }
 
-// mayBuild reports whether a box may be built now, with or without zygotes: nobody waits for this launcher, and a processor
-// is idle. After some time it is enough that no box is being created.
+// mayBuild reports whether the pool may build a box now. Normally a processor has to be idle, and no client may be waiting. After
+// fillPatience, or warmPatience for a box with zygotes, it is enough that no box is being created.
 func (p *pool) mayBuild(waited time.Duration, warm bool) bool {
 	patience := fillPatience
 	if warm {
