@@ -390,7 +390,7 @@ func TestNetworkBytesContinue(t *testing.T) {
 	is("after a crash that nothing was recorded before", used)
 	b.reaches(v.Box, at, true)
 	b.noteNetworks()
-	must(t, b.store.write()) // follows the record
+	must(t, b.written())
 	b.crash()
 	b.start()
 	is("after a crash", 2*used)

@@ -214,7 +214,7 @@ func TestStopDuringStartIsRecorded(t *testing.T) {
 	if v := p.View(); v.State != ProcessStopping {
 		t.Errorf("state %q", v.State)
 	}
-	must(t, b.store.write()) // waits for earlier writes
+	must(t, b.written())
 	b.crash()
 	b.host.SetHook(nil)
 	b.alter = func(o *Options) { o.StopGrace = time.Millisecond }

@@ -210,7 +210,7 @@ func TestUnrecordedSessionIsLeftAlone(t *testing.T) {
 func TestFailedChangeAndLostBox(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
-	must(t, b.store.write())
+	must(t, b.written())
 	good := b.Manager.store.db
 	fail := b.stallStore()
 	failed := make(chan error, 1)

@@ -371,7 +371,7 @@ func TestDatabaseIsFull(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
 	p := b.launch(keyA, "p", "serve")
-	must(t, b.store.write()) // waits for earlier writes
+	must(t, b.written())
 	mend := b.breakStore()
 	for name, err := range map[string]error{
 		"ensure": second(b.Ensure(ctx, me, keyB, policy.Request{})),
@@ -395,7 +395,7 @@ func TestDatabaseIsFull(t *testing.T) {
 func TestEndIsRecordedLater(t *testing.T) {
 	b := open(t)
 	p := b.launch(keyA, "p", "serve")
-	must(t, b.store.write()) // waits for earlier writes
+	must(t, b.written())
 	mend := b.breakStore()
 	b.host.Box(p.View().Box).Process(p.View().Key).Exit(5)
 	await(t, p.Done(), "the end")

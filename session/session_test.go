@@ -125,6 +125,11 @@ func (b *bench) crash() {
 	must(b.t, good.Close())
 }
 
+// written waits until all that was handed over to the store is on disk. An empty set would wait for nothing.
+func (b *bench) written() error {
+	return b.store.write(change{metaBucket, []byte("nothing"), nil})
+}
+
 // restart is a crash and another opening.
 func (b *bench) restart() {
 	b.t.Helper()

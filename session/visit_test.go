@@ -141,7 +141,7 @@ func TestRatchetResetsConnections(t *testing.T) {
 			}
 		}
 		for range 3 { // if the answer waits for its record only, it comes now
-			if err := b.store.write(); err != nil {
+			if err := b.written(); err != nil {
 				t.Error(err)
 			}
 		}
