@@ -1,10 +1,14 @@
 package agent
 
+/*
+#include "signals.h"
+*/
+import "C"
+
 import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,13 +44,9 @@ func Main() error {
 	// Commands must not inherit the launcher's setting. The memory that is in use by now, and
 	// the rest of the memory that threads.c names, stays in small pages.
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) // fails on kernels without huge pages
-	// No signal may end the box. Commands cannot even send one, because no command has
-	// the agent's user. The signals are caught instead of ignored, because commands
-	// would inherit an ignored signal.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM,
-		unix.SIGPIPE, unix.SIGALRM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
-	if err := unignoreThreadSignals(); err != nil {
-		return err
+	// No signal may end the box. Commands cannot even send one, because no command has the agent's user.
+	if errno := unix.Errno(C.boxd_take_signals()); errno != 0 {
+		return os.NewSyscallError("sigaction", errno)
 	}
 	control, err := wire.FileConn(os.NewFile(ControlFD, "control"))
 	if err != nil {

@@ -59,25 +59,6 @@ func harden(program []byte) (listener int, err error) {
 	return int(fd), nil
 }
 
-// unignoreThreadSignals restores the default action of the two signals that glibc reserves
-// for its threads (signal(7), nptl(7)) if they are ignored. posix_spawn(3) starts programs
-// that way, neither Go's runtime nor sigaction(3) changes it, and commands would inherit it.
-// A handler is not inherited and stays.
-func unignoreThreadSignals() error {
-	const sigcancel, sigsetxid, sizeofMask = 32, 33, 8
-	for _, sig := range []uintptr{sigcancel, sigsetxid} {
-		var now, fallback [4]uint64 // the kernel's struct sigaction: SIG_DFL is 0, SIG_IGN is 1
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, 0, uintptr(unsafe.Pointer(&now)), sizeofMask, 0, 0)
-		if errno == 0 && now[0] == 1 {
-			_, _, errno = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&fallback)), 0, sizeofMask, 0, 0)
-		}
-		if errno != 0 {
-			return os.NewSyscallError("rt_sigaction", errno)
-		}
-	}
-	return nil
-}
-
 // SECBIT_NOROOT and its lock, linux/securebits.h.
 const noRootForGood = 1<<0 | 1<<1
 

@@ -1,9 +1,11 @@
 package native
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/test/services"
 )
 
 // TestTracedByInit: a command, or an orphan, that has PID 1 trace it (as programs do that try
@@ -23,6 +25,24 @@ os.close(w)
 print(len(os.read(r, 1)))`
 	if o := run(t, b, python(orphan)); o.Stdout != "0\n" {
 		t.Errorf("an orphan: %+v", o)
+	}
+	wantOutput(t, b, "echo on", "on\n")
+}
+
+// TestSignalledInit: no signal but SIGKILL ends PID 1 of a box or stops it, also not from root of the host.
+func TestSignalledInit(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	for _, pid := range services.Init(t, b.ID()) {
+		for sig := syscall.Signal(1); sig <= 31; sig++ {
+			switch sig {
+			case syscall.SIGKILL, syscall.SIGSTOP:
+			case syscall.SIGILL, syscall.SIGTRAP, syscall.SIGABRT, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGSEGV, syscall.SIGSYS, syscall.SIGSTKFLT: // faults
+			default:
+				if err := syscall.Kill(pid, sig); err != nil {
+					t.Fatal(sig, err)
+				}
+			}
+		}
 	}
 	wantOutput(t, b, "echo on", "on\n")
 }
