@@ -33,7 +33,9 @@ var rows = []row{
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/glob", nil, "compares paths with patterns as text, and opens nothing"},
 	{"internal/smallmem", nil, "one C constructor, for programs that have nothing else in common"},
-	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
+	{"internal/sealed", nil, "the part of boxd that has to start fast is linked with it, and launchers"},
+	{"internal/installed", nil, "finds programs for package cli and for the part of boxd that has to start fast"},
+	{"internal/linux", []string{"internal/sealed"}, "the boundary to the kernel holds no policy and knows nothing above it"},
 	{"internal/diskroom", []string{"internal/linux"}, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other; internal/linux has fallocate(2)"},
 
 	{"internal/trash", []string{"internal/linux"}, "volumes and layers of images delete what boxes wrote in the same way, and neither may import the other"},
@@ -74,9 +76,9 @@ var rows = []row{
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/oci", nil, "an OCI runtime's bundle and command line: what a box is made of comes in as values"},
-	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/command", "engine/native/programs", "engine/native/rpc", "agent/wire", "cgroups"},
+	{"engine/native", []string{"internal/linux", "internal/sealed", "engine", "engine/spec", "engine/native/command", "engine/native/programs", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "internal/smallmem", "engine", "engine/spec", "engine/native/command", "engine/native/programs", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "internal/sealed", "internal/smallmem", "engine", "engine/spec", "engine/native/command", "engine/native/programs", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside", "engine/containerd", "engine/oci",
 		"agent", "agent/wire", "cgroups", "layers", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
@@ -134,7 +136,7 @@ var rows = []row{
 	{"internal/flagtext", []string{"engine/spec"}, "text to values, initialised at each boxd run: it imports nothing that takes time to initialise"},
 	{"internal/sigwatch", nil, "signals, initialised at each boxd run: it imports nothing that takes time to initialise"},
 	{"internal/oneshot", []string{"api/apitypes", "engine/spec"}, "a small client of one route, initialised at each boxd run: it imports nothing that takes time to initialise"},
-	{"internal/quickrun", []string{"api/apitypes", "engine/spec", "internal/flagtext", "internal/oneshot", "internal/sigwatch"}, "runs before other packages are initialised: what it imports comes before it"},
+	{"internal/quickrun", []string{"api/apitypes", "engine/spec", "internal/flagtext", "internal/installed", "internal/oneshot", "internal/sealed", "internal/sigwatch"}, "runs before other packages are initialised: what it imports comes before it"},
 	{"client", []string{"api/apitypes", "relay", "preview"}, "linked into other people's programs: types and streams, no server"},
 	{"webhook", []string{"session"}, "delivers what an outbox of sessions has: what a message says, and where secrets are, is handed in"},
 	{"mcp", []string{"api/apitypes", "client", "engine/spec", "relay",
@@ -144,7 +146,7 @@ var rows = []row{
 	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "internal/doctor", "policy", "config", "audit", "session", "session/history", "relay", "api", "preview",
 		"egress", "egress/rules", "images", "images/install", "langbot", "langbot/attest", "langbot/door", "mcp", "mcp/gateway", "webhook", "api/apitypes"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"bench/plan", "internal/flagtext", "internal/linux", "internal/doctor", "internal/oneshot", "internal/sigwatch", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},
+	{"internal/cli", []string{"bench/plan", "internal/flagtext", "internal/installed", "internal/linux", "internal/doctor", "internal/oneshot", "internal/sigwatch", "engine", "engine/spec", "engine/choose", "egress", "egress/rules", "images", "client", "api/apitypes", "relay", "preview", "audit", "config", "policy", "session/imageuser", "langbot/bridge", "internal/tcprelay", "mcp", "mcp/gateway"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"bench/plan", nil, "what boxd asks boxd-bench to do: linked into boxd, so it has no weight"},
@@ -183,7 +185,7 @@ type foreign struct {
 var everybody = []string{"..."}
 
 var foreigns = []foreign{
-	{"golang.org/x/sys", []string{"internal/linux", "internal/drained", "internal/fdkind", "internal/oneshot", "internal/sigwatch", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
+	{"golang.org/x/sys", []string{"internal/linux", "internal/drained", "internal/fdkind", "internal/oneshot", "internal/sealed", "internal/sigwatch", "internal/testutil", "internal/trash", "layers", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
 		"agent/...", "engine/native/...", "engine/oci", "engine/containerd/...", "cmd/boxd-containerd", "egress", "session/workspace", "langbot/transfer", "langbot/skills", "engine/conformance", "bench", "bench/workload", "test/..."}, everybody, "values and policy make no system calls"},
 	{"golang.org/x/net", []string{"egress", "egress/rules"}, []string{"test/network"}, "names become ASCII, and an upstream proxy speaks SOCKS5, in one place; a test plays the name server"},
 	{"golang.org/x/time", []string{"policy", "egress", "session"}, nil, "requests are limited in one place, bytes of a box's network in another, and reports about its connections in a third"},

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/pathin"
+	"github.com/boxd/boxd/internal/sealed"
 	"github.com/boxd/boxd/internal/version"
 	"golang.org/x/sys/unix"
 )
@@ -65,7 +66,7 @@ func openPrograms(initPath string) (exe *os.File, more programs.Files, err error
 	if more, err = programs.Beside(src); err != nil {
 		return nil, more, err
 	}
-	if exe, err = linux.SealedCopy(src, programs.Init); err != nil {
+	if exe, err = sealed.Copy(src, programs.Init); err != nil {
 		more.Close()
 	}
 	return exe, more, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/sealed"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,7 +32,7 @@ func TestStartInitAnyNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	sealed, err := linux.SealedCopy(src, "true")
+	sealed, err := sealed.Copy(src, "true")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ threshold and the 95 % interval of the change excludes no change, or if it faile
 
 // bench runs boxd-bench.
 func (a *App) bench(p *plan.Plan) error {
-	path, err := installed(benchName, "install it with the other programs of boxd (make build-bench)")
+	path, err := find(benchName, "install it with the other programs of boxd (make build-bench)")
 	if err != nil {
 		return err
 	}

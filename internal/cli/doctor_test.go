@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"github.com/boxd/boxd/internal/installed"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,7 +75,7 @@ func TestLocate(t *testing.T) {
 		t.Errorf("state directory %q", got)
 	}
 	named, err := v.initPath("")
-	if err != nil || !strings.HasSuffix(named, "/"+initName) {
+	if err != nil || !strings.HasSuffix(named, "/"+installed.Init) {
 		t.Errorf("boxd-init by BOXD_INIT: %q, %v", named, err)
 	}
 	v.LookupEnv = func(key string) (string, bool) { return "/env", key == "BOXD_STATE_DIR" }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/boxd/boxd/internal/installed"
 	"io"
 	"os"
 	"path/filepath"
@@ -123,7 +124,7 @@ type invocation struct {
 
 func newInvocation(t *testing.T) *invocation {
 	t.Helper()
-	init := filepath.Join(t.TempDir(), initName)
+	init := filepath.Join(t.TempDir(), installed.Init)
 	if err := os.WriteFile(init, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}

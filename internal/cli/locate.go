@@ -3,21 +3,14 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/installed"
 )
 
-const (
-	defaultStateDir = "/run/boxd"
-	initName        = "boxd-init"
-)
-
-// initDirs are the directories in which packages install programs that users do not start.
-var initDirs = []string{"/usr/libexec/boxd", "/usr/lib/boxd"}
+const defaultStateDir = "/run/boxd"
 
 // stateDir returns the directory of --state-dir, of BOXD_STATE_DIR, or the default.
 func (a *App) stateDir(flag string) string {
@@ -31,34 +24,23 @@ func (a *App) initPath(flag string) (string, error) {
 		if named.path == "" {
 			continue
 		}
-		if !isProgram(named.path) {
+		if !installed.IsProgram(named.path) {
 			return "", fmt.Errorf("%w: %s %s: must be an executable file", engine.ErrNoLauncher, named.by, spec.Quote(named.path))
 		}
 		return named.path, nil
 	}
-	path, err := installed(initName, "name it with --init or BOXD_INIT")
+	path, err := find(installed.Init, "name it with --init or BOXD_INIT")
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
 	return path, nil
 }
 
-// installed finds a program that users do not start: beside boxd, or where packages install it.
-func installed(name, hint string) (string, error) {
-	dirs := initDirs
-	if self, err := os.Executable(); err == nil {
-		here := filepath.Dir(self)
-		dirs = append([]string{here, filepath.Join(filepath.Dir(here), "libexec/boxd")}, dirs...)
+// find finds a program that users do not start.
+func find(name, hint string) (string, error) {
+	path, looked := installed.Find(name)
+	if path == "" {
+		return "", fmt.Errorf("no %s in %s; %s", name, strings.Join(looked, ", "), hint)
 	}
-	for _, dir := range dirs {
-		if path := filepath.Join(dir, name); isProgram(path) {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("no %s in %s; %s", name, strings.Join(dirs, ", "), hint)
-}
-
-func isProgram(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+	return path, nil
 }

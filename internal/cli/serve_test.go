@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"github.com/boxd/boxd/internal/installed"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,7 +48,7 @@ func TestServePrecedence(t *testing.T) {
 	if want := `/srv/file /srv/file/run /srv/file/boxd.sock 127.0.0.1:2 127.0.0.1:4 json debug ["/srv/a" "/srv/b"] true`; text != want {
 		t.Errorf("%s, want %s", text, want)
 	}
-	if got.InitError != nil || filepath.Base(got.InitPath) != initName {
+	if got.InitError != nil || filepath.Base(got.InitPath) != installed.Init {
 		t.Errorf("boxd-init: %q, %v", got.InitPath, got.InitError)
 	}
 	// SIGHUP reads all of them again.

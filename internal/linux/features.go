@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"unsafe"
 
+	"github.com/boxd/boxd/internal/sealed"
 	"golang.org/x/sys/unix"
 )
 
@@ -132,7 +133,7 @@ func ProbeOpenat2() error {
 // ProbeExecMemfd creates a sealable, executable memfd. The sysctl vm.memfd_noexec=2
 // (Linux 6.3) forbids it: EACCES.
 func ProbeExecMemfd() error {
-	fd, err := execMemfd("probe")
+	fd, err := sealed.Memfd("probe")
 	if errors.Is(err, unix.EACCES) {
 		return unsupported("executable memfd", err)
 	}

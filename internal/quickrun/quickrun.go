@@ -4,7 +4,8 @@
 // comes before most others if it imports little.
 //
 // What is not quick is left to package cli, which does the same in full: a command line that is not understood, no
-// daemon, a daemon that refuses. The two read the values of flags with the same code, and test/e2e compares what
+// daemon, a daemon that refuses. If that is going to start a launcher, the program of launchers is copied into memory
+// while the rest of boxd is initialised. The two read the values of flags with the same code, and test/e2e compares what
 // commands do that either of them runs.
 package quickrun
 
@@ -12,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -20,8 +22,10 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/flagtext"
+	"github.com/boxd/boxd/internal/installed"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/internal/oneshot"
+	"github.com/boxd/boxd/internal/sealed"
 	"github.com/boxd/boxd/internal/sigwatch"
 )
 
@@ -32,6 +36,40 @@ func init() {
 	if status, ok := run(os.Args[2:]); ok {
 		os.Exit(status)
 	}
+	if args := os.Args[2:]; launches(args, os.LookupEnv) {
+		if path, _ := installed.Find(installed.Init); path != "" {
+			sealed.Begin(path, installed.Init)
+		}
+	}
+}
+
+// launches reports whether package cli is going to start the launcher that is installed, as far as that can be
+// told without reading the whole command line.
+func launches(args []string, lookup func(string) (string, bool)) bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	if init, _ := lookup("BOXD_INIT"); init != "" {
+		return false
+	}
+	socket, _, err := oneshot.Find("", lookup)
+	none, ok := errors.AsType[*oneshot.Unused](err)
+	alone := ok && none.Absent
+	if err == nil {
+		_, err = os.Stat(socket)
+		alone = errors.Is(err, fs.ErrNotExist)
+	}
+	for _, arg := range args {
+		switch name, _, _ := strings.Cut(arg, "="); name {
+		case "--direct", "--state-dir":
+			alone = true
+		case "--init", "--socket", "--help", "-h":
+			return false
+		case "--":
+			return alone
+		}
+	}
+	return alone
 }
 
 // line is a command line of boxd run.

@@ -2,6 +2,8 @@ package quickrun
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -44,6 +46,45 @@ func TestParse(t *testing.T) {
 		}
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("boxd run %q: %s, want %s", c.args, got, c.want)
+		}
+	}
+}
+
+// TestLaunches: the program of launchers is copied ahead only when one is going to be started.
+func TestLaunches(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root starts launchers")
+	}
+	here := filepath.Join(t.TempDir(), "socket")
+	if err := os.WriteFile(here, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		env, args string
+		want      bool
+	}{
+		{"BOXD_SOCKET=" + here, "x", false},
+		{"BOXD_SOCKET=" + here, "--direct x", true},
+		{"BOXD_SOCKET=" + here, "--state-dir=/s -- x", true},
+		{"BOXD_SOCKET=" + here, "-- x --direct", false},
+		{"BOXD_SOCKET=" + here + ".none", "x", true},
+		{"BOXD_SOCKET=" + here + ".none", "-v /a:/b -- x", true},
+		{"BOXD_SOCKET=" + here + ".none", "--help", false},
+		{"BOXD_SOCKET=" + here + ".none", "--init /i x", false},
+		{"BOXD_SOCKET=" + here + ".none", "--socket /s x", false},
+		{"BOXD_STATE_DIR=/s", "x", true},
+		{"BOXD_INIT=/s", "x", false},
+		{"BOXD_URL=http://x", "x", false},
+	} {
+		name, value, _ := strings.Cut(c.env, "=")
+		lookup := func(n string) (string, bool) {
+			if n == name {
+				return value, true
+			}
+			return "", false
+		}
+		if got := launches(strings.Fields(c.args), lookup); got != c.want {
+			t.Errorf("%s boxd run %s: %v", c.env, c.args, got)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/sealed"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -232,7 +233,7 @@ func executeSealed(args []string) error {
 	if err != nil {
 		return err
 	}
-	exe, err := linux.SealedCopy(self, programs.Init)
+	exe, err := sealed.Copy(self, programs.Init)
 	if err != nil {
 		return err
 	}

@@ -14,10 +14,11 @@ import (
 // millisecond, for which a box then does not have to wait. The namespace belongs to the
 // host's user namespace, so no process in a box has power over it.
 type networks struct {
-	ready chan made
-	taken atomic.Bool // and the next one is not being made yet
-	once  bool        // only the first one is made ahead
-	asked atomic.Bool // prepare has been called
+	ready  chan made
+	taken  atomic.Bool // and the next one is not being made yet
+	once   bool        // only the first one is made ahead
+	asked  atomic.Bool // prepare has been called
+	waited atomic.Bool // take has been called, if once
 }
 
 type made struct {
@@ -47,6 +48,11 @@ func (n *networks) prepare() {
 // take returns a new namespace. The caller owns it, and calls prepare when there is time.
 // Concurrent callers do not wait for each other.
 func (n *networks) take() (*os.File, error) {
+	if n.once && !n.waited.Swap(true) { // for the one that is ready soon: a second one beside it would take longer
+		m := <-n.ready
+		n.taken.Store(true)
+		return m.ns, m.err
+	}
 	select {
 	case m := <-n.ready:
 		n.taken.Store(true)

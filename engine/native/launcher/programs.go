@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/programs"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/sealed"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +50,7 @@ func (p *sealedProgram) get() (*os.File, error) {
 	if p.sealed != nil {
 		return p.sealed, nil
 	}
-	f, err := linux.SealedCopy(p.source, p.name)
+	f, err := sealed.Copy(p.source, p.name)
 	if err != nil {
 		return nil, fmt.Errorf("program for PID 1 of boxes: %w", err)
 	}
