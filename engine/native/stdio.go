@@ -120,7 +120,7 @@ func (st *stream) copy(file *os.File) error {
 		st.bytes.Add(n)
 		return copyError(err)
 	}
-	n, err := io.Copy(st.dst, io.LimitReader(src, st.limit))
+	n, err := drained.Copy(st.dst, io.LimitReader(src, st.limit))
 	st.bytes.Add(n)
 	if err != nil || n < st.limit {
 		return copyError(err)
