@@ -53,7 +53,7 @@ GOTEST    = $(GO) test -vet=off -tags=$(TESTTAGS)
 # What "make test" runs in the virtual machine: the packages that another kernel and
 # cgroup v2 make a difference to, without what testutil.Long leaves out there; "make full"
 # runs them all. VM_RUN narrows it, VM_TIMEOUT bounds it, in seconds.
-VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/conformance ./test/attack ./test/ledger ./test/crash
+VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./internal/sealed ./test/native ./test/conformance ./test/attack ./test/ledger ./test/crash
 VM_RUN     ?=
 VM_TIMEOUT ?= 3600
 

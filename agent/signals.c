@@ -1,4 +1,4 @@
-// PID 1 catches the signals that end or stop other programs, and does nothing then. Package
+// PID 1 catches the signals that end or stop other programs, with a handler that does nothing. Package
 // os/signal could do that too, but it hands each of them from the main thread to another one and back
 // at the start of a box, which takes 0.5 ms together.
 #define _GNU_SOURCE
@@ -33,8 +33,9 @@ static int unignore(int sig)
 
 int boxd_take_signals(void)
 {
-	// Caught instead of ignored, because commands would inherit that. The handlers of Go's runtime have
-	// all signals blocked and the thread's stack for signals; one that interrupts this handler needs both.
+	// Signals are caught, not ignored: commands would inherit an ignored signal. As Go's own handlers,
+	// this one runs on the thread's stack for signals, since stacks of goroutines are small, with all
+	// signals blocked: a handler of Go must not interrupt it there.
 	static const int caught[] = { SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGALRM,
 				      SIGUSR1, SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU };
 	static const int reserved[] = { 32, 33 }; // SIGCANCEL, SIGSETXID

@@ -35,7 +35,7 @@ var rows = []row{
 	{"internal/smallmem", nil, "one C constructor, for programs that have nothing else in common"},
 	{"internal/sealed", nil, "the part of boxd that has to start fast is linked with it, and launchers"},
 	{"internal/installed", nil, "finds programs for package cli and for the part of boxd that has to start fast"},
-	{"internal/linux", []string{"internal/sealed"}, "the boundary to the kernel holds no policy and knows nothing above it"},
+	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 	{"internal/diskroom", []string{"internal/linux"}, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other; internal/linux has fallocate(2)"},
 
 	{"internal/trash", []string{"internal/linux"}, "volumes and layers of images delete what boxes wrote in the same way, and neither may import the other"},
@@ -66,7 +66,7 @@ var rows = []row{
 	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/native/command", []string{"engine", "engine/spec", "agent/wire"}, "what a client asks PID 1 for, and the launcher for a box of the pool: values only"},
-	{"engine/native/programs", []string{"internal/linux"}, "client, keeper and launcher hand programs to one another in the same way, and the launcher may not import the client"},
+	{"engine/native/programs", []string{"internal/installed", "internal/linux", "internal/sealed"}, "client, keeper and launcher hand programs to one another in the same way, and the launcher may not import the client"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"internal/boxtest", []string{"engine", "engine/spec", "internal/testutil"}, "helpers of tests that run commands in boxes, of any engine"},
 	{"engine/conformance", []string{"engine", "engine/spec", "internal/boxtest", "internal/testutil"}, "what every engine promises: it must not depend on one of them"},
@@ -126,7 +126,7 @@ var rows = []row{
 	{"images/install", []string{"internal/linux", "engine", "engine/spec", "images", "agent/unpack/proto"},
 		"unpacks a layer in a box, of any engine: it knows no registry, and the store knows no box; internal/linux has the size of a pipe"},
 
-	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
+	{"internal/doctor", []string{"internal/leftover", "internal/linux", "internal/sealed", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
 	{"api/apitypes", []string{"engine", "engine/spec"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
 	{"ui", nil, "files of a page: who may load them, and how they are sent, is the API's business"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"github.com/boxd/boxd/internal/installed"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
+	"github.com/boxd/boxd/internal/installed"
 )
 
 func TestDoctor(t *testing.T) {

@@ -36,7 +36,7 @@ func (a *App) initPath(flag string) (string, error) {
 	return path, nil
 }
 
-// find finds a program that users do not start.
+// find is installed.Find that says where it has looked, and hint, if there is no such program.
 func find(name, hint string) (string, error) {
 	path, looked := installed.Find(name)
 	if path == "" {

@@ -3,13 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"github.com/boxd/boxd/internal/installed"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/installed"
 )
 
 // Flags override the environment, which overrides the file.

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/sealed"
 	"github.com/boxd/boxd/netns"
 )
 
@@ -113,7 +114,7 @@ var probes = map[string]func() error{
 	featureClone:   linux.ProbeCloneIntoCgroup,
 	featurePidfd:   linux.ProbePidfd,
 	featureOpenat2: linux.ProbeOpenat2,
-	featureMemfd:   linux.ProbeExecMemfd,
+	featureMemfd:   sealed.Probe,
 
 	featureLandlock: linux.ProbeLandlock,
 }

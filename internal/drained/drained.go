@@ -25,7 +25,7 @@ type Reader struct {
 }
 
 // copyBuffers are the buffers of copies to writers without descriptors. io.Copy makes one of 32 KiB for each
-// stream, which is two thirds of what a daemon allocates for a command.
+// stream, which would be two thirds of what a daemon allocates for a command.
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
 // WriteTo implements [io.WriterTo], so that os.File can splice.
@@ -47,7 +47,7 @@ func copyFile(w io.Writer, f *os.File) (int64, error) {
 	return Copy(w, struct{ io.Reader }{f})
 }
 
-// Copy is [io.Copy], with a buffer that other copies use again.
+// Copy is [io.Copy] with a buffer from a pool.
 func Copy(w io.Writer, r io.Reader) (int64, error) {
 	b := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(b)

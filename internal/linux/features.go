@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"unsafe"
 
-	"github.com/boxd/boxd/internal/sealed"
 	"golang.org/x/sys/unix"
 )
 
@@ -128,19 +127,6 @@ func ProbeOpenat2() error {
 		return err
 	}
 	return f.Close()
-}
-
-// ProbeExecMemfd creates a sealable, executable memfd. The sysctl vm.memfd_noexec=2
-// (Linux 6.3) forbids it: EACCES.
-func ProbeExecMemfd() error {
-	fd, err := sealed.Memfd("probe")
-	if errors.Is(err, unix.EACCES) {
-		return unsupported("executable memfd", err)
-	}
-	if err != nil {
-		return err
-	}
-	return unix.Close(fd)
 }
 
 // ProbeSeccomp asks whether filters can return an error (SECCOMP_GET_ACTION_AVAIL in

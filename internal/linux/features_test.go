@@ -20,7 +20,6 @@ func TestProbes(t *testing.T) {
 		{"pidfd", false, ProbePidfd},
 		{"openat2", false, ProbeOpenat2},
 		{"clone3 into cgroup", false, ProbeCloneIntoCgroup},
-		{"executable memfd", false, ProbeExecMemfd},
 		{"seccomp", false, ProbeSeccomp},
 		{"mount_setattr", true, ProbeMountAPI},
 		{"overlayfs", true, func() error { return ProbeFilesystem("overlay") }},

@@ -1,11 +1,11 @@
-// Package quickrun is boxd run for the command lines that people use most, while a daemon runs: it asks the daemon
-// before the rest of boxd is initialised, which would take longer than the command does. The language initialises
+// Package quickrun is what boxd run does before the rest of boxd is initialised, which takes longer than a command does.
+// For the command lines that people use most, while a daemon runs, that is everything: it asks the daemon. The language initialises
 // packages in the order of their import paths, as soon as what they import is initialised, so this one
 // comes before most others if it imports little.
 //
 // What is not quick is left to package cli, which does the same in full: a command line that is not understood, no
-// daemon, a daemon that refuses. If that is going to start a launcher, the program of launchers is copied into memory
-// while the rest of boxd is initialised. The two read the values of flags with the same code, and test/e2e compares what
+// daemon, a daemon that refuses. If package cli is going to start a launcher, the launcher's program is copied into
+// memory meanwhile. The two read the values of flags with the same code, and test/e2e compares what
 // commands do that either of them runs.
 package quickrun
 
@@ -36,7 +36,7 @@ func init() {
 	if status, ok := run(os.Args[2:]); ok {
 		os.Exit(status)
 	}
-	if args := os.Args[2:]; launches(args, os.LookupEnv) {
+	if os.Geteuid() == 0 && launches(os.Args[2:], os.LookupEnv) {
 		if path, _ := installed.Find(installed.Init); path != "" {
 			sealed.Begin(path, installed.Init)
 		}
@@ -46,9 +46,6 @@ func init() {
 // launches reports whether package cli is going to start the launcher that is installed, as far as that can be
 // told without reading the whole command line.
 func launches(args []string, lookup func(string) (string, bool)) bool {
-	if os.Geteuid() != 0 {
-		return false
-	}
 	if init, _ := lookup("BOXD_INIT"); init != "" {
 		return false
 	}

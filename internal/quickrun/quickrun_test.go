@@ -52,9 +52,6 @@ func TestParse(t *testing.T) {
 
 // TestLaunches: the program of launchers is copied ahead only when one is going to be started.
 func TestLaunches(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root starts launchers")
-	}
 	here := filepath.Join(t.TempDir(), "socket")
 	if err := os.WriteFile(here, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -50,7 +50,7 @@ var begun atomic.Pointer[early]
 type early struct {
 	name string
 	done chan struct{} // closed when the other fields are set
-	of   state         // before it was read
+	of   State         // before it was read
 	file *os.File      // nil if there is no copy
 }
 
@@ -68,7 +68,7 @@ func Begin(path, name string) {
 			return
 		}
 		defer src.Close()
-		if b.of, err = stateOf(src); err == nil {
+		if b.of, err = StateOf(src); err == nil {
 			b.file, _ = copyOf(src, name)
 		}
 	}()
@@ -80,25 +80,25 @@ func (b *early) take(src *os.File, name string) *os.File {
 	if b.file == nil {
 		return nil
 	}
-	if now, err := stateOf(src); err != nil || now != b.of || name != b.name {
+	if now, err := StateOf(src); err != nil || now != b.of || name != b.name {
 		b.file.Close()
 		return nil
 	}
 	return b.file
 }
 
-// state tells a file from others, and from itself after it was changed. Times are in ns since 1970.
-type state struct {
-	device, inode           uint64
-	size, modified, changed int64
-}
+// State tells a file from others, and from itself after it was changed. Times are in ns since 1970. It does not notice a
+// change that keeps the size and follows the one before within a tick of the clock, which is 4 or 10 ms before Linux
+// 6.13: only somebody who may write the file can make one.
+type State struct{ Device, Inode, Size, Modified, Changed, Links int64 }
 
-func stateOf(f *os.File) (state, error) {
+// StateOf returns the state of an open file.
+func StateOf(f *os.File) (State, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return state{}, os.NewSyscallError("fstat", err)
+		return State{}, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
 	}
-	return state{uint64(st.Dev), st.Ino, st.Size, st.Mtim.Nano(), st.Ctim.Nano()}, nil
+	return State{int64(st.Dev), int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano(), int64(st.Nlink)}, nil
 }
 
 // sendAll copies a file within the kernel, which takes half as many copies and a hundredth of the system
@@ -140,4 +140,17 @@ func Memfd(name string) (int, error) {
 		fd, err = unix.MemfdCreate(name, flags)
 	}
 	return fd, os.NewSyscallError("memfd_create", err)
+}
+
+// Probe makes a memfd as Memfd does. Nil means that it works. An error that matches [errors.ErrUnsupported] means that
+// this kernel refuses it: the sysctl vm.memfd_noexec=2 (Linux 6.3) forbids executable ones with EACCES.
+func Probe() error {
+	fd, err := Memfd("probe")
+	if errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("executable memfd: %w: %w", errors.ErrUnsupported, err)
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }

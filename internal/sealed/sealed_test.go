@@ -1,6 +1,8 @@
 package sealed
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -44,8 +46,6 @@ func TestBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(path, "one")
-	write(other, "another")
 	for _, c := range []struct {
 		what, begin, name string
 		meanwhile         func()
@@ -53,18 +53,26 @@ func TestBegin(t *testing.T) {
 	}{
 		{"the same file", path, "name", func() {}, true},
 		{"a file that was replaced", path, "name", func() {
-			write(path+".new", "two")
+			write(path+".new", "one")
 			if err := os.Rename(path+".new", path); err != nil {
 				t.Fatal(err)
 			}
 		}, false},
-		{"a file that was changed", path, "name", func() { write(path, "six") }, false},
+		{"a file that was changed", path, "name", func() { write(path, "longer") }, false},
+		{"a file whose time was changed", path, "name", func() {
+			if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
 		{"another name", path, "different", func() {}, false},
 		{"another file", other, "name", func() {}, false},
 		{"no file", path + ".none", "name", func() {}, false},
 	} {
+		write(path, "one")
+		write(other, "another")
 		Begin(c.begin, c.name)
 		b := begun.Load()
+		Begin(other, "not begun beside the first")
 		<-b.done
 		c.meanwhile()
 		src, err := os.Open(path)
@@ -87,13 +95,46 @@ func TestBegin(t *testing.T) {
 		if _, err := unix.Write(int(f.Fd()), []byte("x")); err != unix.EPERM {
 			t.Errorf("%s: writing to the copy: %v", c.what, err)
 		}
-		if _, err := Copy(src, "name"); err != nil || begun.Load() != nil {
+		second, err := Copy(src, "name")
+		if err != nil || begun.Load() != nil {
 			t.Errorf("%s: a second copy: %v, %v", c.what, err, begun.Load())
 		}
+		second.Close()
 		src.Close()
 		f.Close()
 		if b.file != nil && !c.early && b.file.Fd() != ^uintptr(0) {
 			t.Errorf("%s: the copy that was begun is still there", c.what)
 		}
+	}
+}
+
+// TestBeginWaits: Copy waits for a copy that is being made.
+func TestBeginWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "program")
+	want := bytes.Repeat([]byte("program"), 4<<20)
+	if err := os.WriteFile(path, want, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	src, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	Begin(path, "name")
+	b := begun.Load()
+	f, err := Copy(src, "name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got := make([]byte, len(want)+1)
+	if n, _ := f.ReadAt(got, 0); f != b.file || !bytes.Equal(got[:n], want) {
+		t.Errorf("%d bytes, want %d; the copy that was begun: %v", n, len(want), f == b.file)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	if err := Probe(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
 	}
 }

@@ -48,7 +48,7 @@ func TestReport(t *testing.T) {
 	if testutil.Full() {
 		only += ",knob,inside,rate,zygote,process,engines,memory,daemon,relay,langbot,scale"
 		want = append(want, "knob.ns.user", "knob.seccomp", "knob.mount.idmapped", "knob.box.writable-root", "knob.audit", "knob.relay", "inside.getpid", "inside.fork", "inside.loopback", "inside.write-mount",
-			"exec.daemon", "rate.lib4", "rate.daemon4", "zygote.python", "process.boxd", "process.boxd-pool", "memory.idle", "relay.bulk", "relay.echo", "langbot.exec", "langbot.new", "engine.native.create", "scale.clients.8")
+			"exec.daemon", "rate.lib4", "rate.lib4-free", "rate.daemon4", "rate.daemon4-free", "zygote.python", "process.boxd", "process.boxd-pool", "memory.idle", "relay.bulk", "relay.echo", "langbot.exec", "langbot.new", "engine.native.create", "scale.clients.8")
 	}
 	page := filepath.Join(dir, "page.html")
 	var messages bytes.Buffer

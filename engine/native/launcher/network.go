@@ -11,14 +11,15 @@ import (
 )
 
 // networks keeps one network namespace ready. Making one takes the kernel about a
-// millisecond, for which a box then does not have to wait. The namespace belongs to the
+// millisecond, which few boxes then have to wait for. The namespace belongs to the
 // host's user namespace, so no process in a box has power over it.
 type networks struct {
-	ready  chan made
-	taken  atomic.Bool // and the next one is not being made yet
-	once   bool        // only the first one is made ahead
-	asked  atomic.Bool // prepare has been called
-	waited atomic.Bool // take has been called, if once
+	make  func() (*os.File, error)
+	ready chan made
+	taken atomic.Bool // and the next one is not being made yet
+	once  bool        // only the first one is made ahead
+	asked atomic.Bool // prepare has been called
+	begun atomic.Bool // take has been called; only with once
 }
 
 type made struct {
@@ -27,7 +28,11 @@ type made struct {
 }
 
 func newNetworks(once bool) *networks {
-	n := &networks{ready: make(chan made, 1), once: once}
+	return startNetworks(once, makeNetwork)
+}
+
+func startNetworks(once bool, make1 func() (*os.File, error)) *networks {
+	n := &networks{make: make1, ready: make(chan made, 1), once: once}
 	n.taken.Store(true)
 	n.prepare()
 	return n
@@ -40,7 +45,7 @@ func (n *networks) prepare() {
 		return
 	}
 	go func() {
-		ns, err := makeNetwork()
+		ns, err := n.make()
 		n.ready <- made{ns, err}
 	}()
 }
@@ -48,8 +53,11 @@ func (n *networks) prepare() {
 // take returns a new namespace. The caller owns it, and calls prepare when there is time.
 // Concurrent callers do not wait for each other.
 func (n *networks) take() (*os.File, error) {
-	if n.once && !n.waited.Swap(true) { // for the one that is ready soon: a second one beside it would take longer
-		m := <-n.ready
+	if n.once {
+		if n.begun.Swap(true) {
+			return n.make()
+		}
+		m := <-n.ready // being made since the start: another one beside it would take longer
 		n.taken.Store(true)
 		return m.ns, m.err
 	}
@@ -58,7 +66,7 @@ func (n *networks) take() (*os.File, error) {
 		n.taken.Store(true)
 		return m.ns, m.err
 	default:
-		return makeNetwork()
+		return n.make()
 	}
 }
 

@@ -14,13 +14,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/internal/installed"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/sealed"
 	"golang.org/x/sys/unix"
 )
 
 // Names of the programs, which are files beside each other, and the names of their copies in memory.
 const (
-	Init     = "boxd-init"
+	Init     = installed.Init
 	Agent    = "boxd-agent"    // PID 1 of a box, and the file operations
 	Unpacker = "boxd-unpacker" // the same for boxes that unpack layers of images
 )
@@ -34,15 +36,12 @@ type Files struct {
 	AgentStamp, UnpackerStamp Stamp
 }
 
-// Stamp tells a file from itself after it was overwritten. Times are in ns since 1970.
-type Stamp struct{ size, modified, changed, links int64 }
+// Stamp is the state of a program when it was opened.
+type Stamp sealed.State
 
 func stampOf(f *os.File) (Stamp, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return Stamp{}, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
-	}
-	return Stamp{size: st.Size, modified: st.Mtim.Nano(), changed: st.Ctim.Nano(), links: int64(st.Nlink)}, nil
+	s, err := sealed.StateOf(f)
+	return Stamp(s), err
 }
 
 // Check returns an error if f has been overwritten since s was taken. A file whose place another one has taken is as it
@@ -52,8 +51,8 @@ func (s Stamp) Check(f *os.File, name string) error {
 	if err != nil {
 		return err
 	}
-	if now.links != s.links {
-		now.links, now.changed = s.links, s.changed
+	if now.Links != s.Links {
+		now.Links, now.Changed = s.Links, s.Changed
 	}
 	if now != s {
 		return fmt.Errorf("%s was overwritten; restart the launcher", name)
@@ -141,7 +140,7 @@ func (f Files) option(agent, unpacker int) []string {
 }
 
 func (s Stamp) String() string {
-	return fmt.Sprintf("%d:%d:%d:%d", s.size, s.modified, s.changed, s.links)
+	return fmt.Sprintf("%d:%d:%d:%d:%d:%d", s.Device, s.Inode, s.Size, s.Modified, s.Changed, s.Links)
 }
 
 // List returns f in the order in which a child gets it.
@@ -164,7 +163,7 @@ func Inherited(value string) (f Files, err error) {
 		file  **os.File
 		stamp *Stamp
 	}{{&f.Agent, &f.AgentStamp}, {&f.Unpacker, &f.UnpackerStamp}} {
-		var n [5]int64
+		var n [7]int64
 		fields := strings.Split(parts[min(i, len(parts)-1)], ":")
 		ok := len(parts) == 2 && len(fields) == len(n)
 		for j := 0; ok && j < len(n); j++ {
@@ -173,9 +172,9 @@ func Inherited(value string) (f Files, err error) {
 		}
 		fd := int(n[0])
 		if !ok || fd < 3 {
-			return Files{}, fmt.Errorf("option %s %q: must be two descriptors, each with the size, times and links of its file", Option, value)
+			return Files{}, fmt.Errorf("option %s %q: must be two descriptors, each with the device, inode, size, times and links of its file", Option, value)
 		}
-		*to.stamp = Stamp{size: n[1], modified: n[2], changed: n[3], links: n[4]}
+		*to.stamp = Stamp{n[1], n[2], n[3], n[4], n[5], n[6]}
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 			return Files{}, fmt.Errorf("option %s %q: descriptor %d: %w", Option, value, fd, err)
 		}
