@@ -6,6 +6,7 @@ package agent
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -49,7 +50,8 @@ func Guest() error {
 	}
 	pid, failed := startGuest(&m, body[0])
 	if failed != nil {
-		return send(reports, reportFailed, failed.Marshal())
+		err := send(reports, reportFailed, failed.Marshal())
+		return errors.Join(err, new(guest).reap(reports)) // the child that failed may not have ended yet
 	}
 	_ = send(reports, reportStarted, nil) // if Enter is gone, orders has ended as well
 	g := &guest{main: pid}

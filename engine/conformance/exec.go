@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -216,6 +217,18 @@ func (e *suite) startErrors(t testing.TB) {
 			t.Errorf("%s: %+v, %v, want %v", c.name, o, err, c.err)
 		}
 	}
+	// What a failed start leaves for a moment harms nobody.
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 10 {
+				if _, err := boxtest.TryRun(t, b, engine.Command{Args: []string{"/tmp/mode"}}); !errors.Is(err, engine.ErrNotExecutable) {
+					t.Errorf("one of many: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 	// A program further down in PATH is found behind one that cannot be executed.
 	o := boxtest.Run(t, b, engine.Command{Args: []string{"true"}, Env: []string{"PATH=/nowhere:/tmp:/usr/bin:/bin"}})
 	boxtest.Want(t, o, engine.Exited, 0)
