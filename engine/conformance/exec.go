@@ -217,7 +217,7 @@ func (e *suite) startErrors(t testing.TB) {
 			t.Errorf("%s: %+v, %v, want %v", c.name, o, err, c.err)
 		}
 	}
-	// What a failed start leaves for a moment harms nobody.
+	// The child of a failed start may end late. That must not end the box, or other starts.
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {

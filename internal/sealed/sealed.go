@@ -1,5 +1,5 @@
-// Package sealed copies programs into memory in which nobody can change them, not even the process that
-// executes them.
+// Package sealed copies programs into sealed memory. Nobody can change such a copy, and neither can the process
+// that executes it.
 //
 // It is linked into the part of boxd that has to start fast, so it imports little.
 package sealed

@@ -241,7 +241,7 @@ func (l *Launcher) openHost(o options) error {
 		return err
 	}
 	l.views.dir = filepath.Join(l.instance.private(), "views")
-	l.networks = newNetworks(o.oneBox) // in parallel
+	l.networks = newNetworks(o.oneBox, makeNetwork) // in parallel
 	openHost := rootfs.OpenHost
 	if l.service != nil {
 		openHost = rootfs.OpenReachableHost

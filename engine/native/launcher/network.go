@@ -27,12 +27,9 @@ type made struct {
 	err error
 }
 
-func newNetworks(once bool) *networks {
-	return startNetworks(once, makeNetwork)
-}
-
-func startNetworks(once bool, make1 func() (*os.File, error)) *networks {
-	n := &networks{make: make1, ready: make(chan made, 1), once: once}
+// newNetworks begins to make the first namespace. mk is makeNetwork, except in tests.
+func newNetworks(once bool, mk func() (*os.File, error)) *networks {
+	n := &networks{make: mk, ready: make(chan made, 1), once: once}
 	n.taken.Store(true)
 	n.prepare()
 	return n

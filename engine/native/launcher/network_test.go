@@ -13,7 +13,7 @@ func TestNetworksOnce(t *testing.T) {
 	for _, late := range []bool{false, true} { // the first one is being made while they ask
 		var made atomic.Int32
 		ready, wait := make(chan struct{}), make(chan struct{})
-		n := startNetworks(true, func() (*os.File, error) {
+		n := newNetworks(true, func() (*os.File, error) {
 			if made.Add(1) == 1 {
 				if late {
 					<-wait
