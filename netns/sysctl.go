@@ -59,9 +59,6 @@ var Sysctls = []Sysctl{
 	// memory, and on every host for connections that are not yet accepted.
 	{Path: "ipv4/tcp_rmem", Value: "4096 131072 1048576", Lower: true},
 	{Path: "ipv4/tcp_wmem", Value: "4096 16384 1048576", Lower: true},
-	// A connection that was closed with unsent data is dropped after one attempt; 0
-	// would mean 8 attempts.
-	{Path: "ipv4/tcp_orphan_retries", Value: "1"},
 }
 
 // HostWide is a setting that each box should have, but for which this kernel has only one

@@ -117,6 +117,7 @@ var cases = []testCase{
 	{"Loopback", engine.CanNetwork, (*suite).loopback, flags{}},
 	{"SamePort", engine.CanNetwork, (*suite).samePort, flags{long: true}},
 	{"HostUnreachable", engine.CanNetwork, (*suite).hostUnreachable, flags{}},
+	{"LateReader", engine.CanNetwork, (*suite).lateReader, flags{waits: true}},
 	{"NetworkBounds", engine.CanNetwork, (*suite).networkBounds, flags{}},
 	{"ListenInBox", engine.CanNetworked, (*suite).listenInBox, flags{}},
 	{"ListenRefused", engine.CanNetworked, (*suite).listenRefused, flags{}},

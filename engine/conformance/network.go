@@ -140,6 +140,29 @@ if os.path.exists("/proc/sys/net/core/tstamp_allow_data"):
 	}
 }
 
+// lateReader: what a program sent before it closed its socket waits for a peer that begins to read
+// seconds later, as on a host.
+func (e *suite) lateReader(t testing.TB) {
+	b := e.create(t, engine.Spec{})
+	o := boxtest.Run(t, b, boxtest.Python(`
+import os, socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    client = socket.create_connection(listener.getsockname())
+    client.sendall(b"x" * (1 << 20))
+    os._exit(0)
+peer, _ = listener.accept()
+time.sleep(3)
+received = 0
+while data := peer.recv(1 << 16): received += len(data)
+print(received)
+`))
+	boxtest.Want(t, o, engine.Exited, 0)
+	if o.Stdout != "1048576\n" {
+		t.Errorf("%q of 1048576 bytes, %q", o.Stdout, boxtest.Tail(o.Stderr))
+	}
+}
+
 // listenInBox: the caller serves an address of the box's loopback, which exists in this box only.
 func (e *suite) listenInBox(t testing.TB) {
 	a, b := e.create(t, engine.Spec{}), e.create(t, engine.Spec{})

@@ -20,6 +20,8 @@ var tcpKinds = []kind{
 	{name: "memory that TCP sockets reserve", workers: 2, take: reserved, held: tcpMemory, limit: inMemory, bareless: "only a box pays in advance", why: "charged, also on cgroup v1"},
 	{name: "connections closed with data unsent", take: tcpQueues(true), held: sockstat("TCP", "orphan", 1),
 		limit: func() bound { return share(131072 / 16) }, why: "tcp_max_orphans is one pool of the host"},
+	{name: "connections closed with little data unsent", workers: 16, take: smallOrphans, held: sockstat("TCP", "orphan", 1),
+		limit: func() bound { return share(131072 / 16) }, why: "tcp_max_orphans is one pool of the host"},
 	{name: "TCP time-wait", workers: 2, take: timeWait, held: sockstat("TCP", "tw", 256), limit: inMemory, why: "tcp_max_tw_buckets of the box"},
 	{name: "half-open TCP connections", take: halfOpen, held: slab("request_sock_TCP"), limit: inMemory, bareless: "loopback drops what a listener has no place for", why: "somaxconn of the box"},
 }
@@ -160,6 +162,37 @@ func tcpQueues(closing bool) func(*hoard) error {
 			if !h.took(0) {
 				return nil
 			}
+		}
+	}
+}
+
+// smallOrphans closes connections whose peer reads nothing, with the smallest buffers that the kernel
+// allows, so that little memory pays for each.
+func smallOrphans(h *hoard) error {
+	listener, address, err := listen(16)
+	if err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(listener, unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	chunk := make([]byte, 16<<10)
+	for {
+		client, _, err := connected(listener, address)
+		if err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(client, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+		for {
+			if n, err := unix.Write(client, chunk); err != nil || n < len(chunk) {
+				break
+			}
+		}
+		unix.Close(client)
+		if !h.took(8 << 10) {
+			return nil
 		}
 	}
 }
