@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	p.fresh.SetLimit(rate.Inf)
+	p.accepts.SetLimit(rate.Inf)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		io.Copy(io.Discard, os.Stdin)

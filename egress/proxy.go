@@ -69,8 +69,8 @@ type Proxy struct {
 	nextID   atomic.Uint64
 	spent    atomic.Int64 // bytes, against Limits.Bytes
 	bucket   *rate.Limiter
-	fresh    *rate.Limiter         // connections from the box
-	dials    *rate.Limiter         // by transports
+	accepts  *rate.Limiter         // connections from the box, at Limits.ConnectionRate
+	dials    *rate.Limiter         // by transports, likewise
 	dialling chan struct{}         // a token for each dial of a transport, which may outlive its request
 	now      atomic.Pointer[state] // written with mu held
 	// connect dials ap with d, whose Control decides. Tests replace the network behind it.
@@ -124,7 +124,7 @@ func New(c Config) (*Proxy, error) {
 		c.Trouble = func(error) {}
 	}
 	p := &Proxy{cfg: c, heads: make(chan struct{}, maxHeads), bucket: rate.NewLimiter(rate.Inf, 0),
-		fresh: rate.NewLimiter(ConnectionRate, ConnectionBurst), dials: rate.NewLimiter(ConnectionRate, ConnectionBurst), dialling: make(chan struct{}, maxDials), routed: routedHere, patience: drainTime,
+		accepts: newConnections(set), dials: newConnections(set), dialling: make(chan struct{}, maxDials), routed: routedHere, patience: drainTime,
 		listeners: map[net.Listener]struct{}{}, conns: map[*net.TCPConn]bool{}, flows: map[*flow]struct{}{}, denials: map[denialKey]int64{}}
 	p.connect = func(ctx context.Context, d *net.Dialer, ap netip.AddrPort) (net.Conn, error) {
 		return d.DialContext(ctx, "tcp", ap.String())
@@ -135,6 +135,11 @@ func New(c Config) (*Proxy, error) {
 	return p, nil
 }
 
+// newConnections returns a limiter at Limits.ConnectionRate.
+func newConnections(set *rules.Set) *rate.Limiter {
+	return rate.NewLimiter(rate.Limit(set.Limits.ConnectionRate), connectionBurst*set.Limits.ConnectionRate)
+}
+
 // apply makes set the rules in force. The caller holds p.mu, or is New.
 func (p *Proxy) apply(set *rules.Set) {
 	if bw := int(set.Limits.Bandwidth); bw > 0 {
@@ -143,6 +148,10 @@ func (p *Proxy) apply(set *rules.Set) {
 		p.bucket.SetLimit(rate.Limit(bw))
 	} else {
 		p.bucket.SetLimit(rate.Inf)
+	}
+	for _, l := range []*rate.Limiter{p.accepts, p.dials} {
+		l.SetBurst(connectionBurst * set.Limits.ConnectionRate)
+		l.SetLimit(rate.Limit(set.Limits.ConnectionRate))
 	}
 	p.now.Store(&state{set, p.newTransport(set)})
 }
@@ -297,6 +306,10 @@ func (p *Proxy) Serve(l *net.TCPListener) error {
 		p.mu.Unlock()
 	}()
 	for pause := time.Duration(0); ; {
+		// Further connections wait in the listener's queue, and then as unanswered requests.
+		if p.accepts.Wait(p.ctx) != nil {
+			return ErrShut
+		}
 		select {
 		case p.heads <- struct{}{}:
 		case <-p.ctx.Done():
@@ -441,8 +454,6 @@ func (k *client) enter(t rules.Target) error {
 		exceeded = errSpent
 	case k.inSlot:
 		return nil
-	case !p.fresh.Allow():
-		exceeded = errRate
 	default:
 		exceeded = k.takeSlot(limits.Connections)
 	}

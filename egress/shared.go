@@ -2,7 +2,6 @@ package egress
 
 import (
 	"context"
-	"fmt"
 	"syscall"
 )
 
@@ -88,17 +87,13 @@ var (
 	errBusy = &limitError{"limit of connections", "this box has as many connections as it may have"}
 	// errFull: the proxies of all boxes have as many sockets as they may have.
 	errFull = &limitError{"limit of connections of all boxes", "all boxes together have as many connections as they may have; retry later"}
-	// errRate: the box makes connections too fast.
-	errRate = &limitError{"limit of new connections", fmt.Sprintf("this box makes more than %d new connections per second; retry later", ConnectionRate)}
 	// errSpent: the box has used up Limits.Bytes.
 	errSpent = &limitError{"limit of bytes", "the limit of bytes for this box is used up"}
 )
 
 const (
-	// ConnectionRate and ConnectionBurst bound how many connections a box makes to the proxy, and
-	// requests over kept connections make to the network, per second and at once. Further
-	// connections are refused, and further requests wait.
-	ConnectionRate, ConnectionBurst = 50, 500
+	// connectionBurst is how many seconds' worth of Limits.ConnectionRate a box may use at once.
+	connectionBurst = 10
 	// maxDials is how many sockets to the network a box may have beyond Limits.Connections:
 	// kept ones, and attempts that go on although nobody waits for them any more.
 	maxDials = 256

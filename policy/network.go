@@ -28,7 +28,8 @@ var packageIndexes = []string{
 // than half of a link of 1 Gbit/s, so that one box leaves room for others, and fetches the largest
 // wheels with their libraries (PyTorch with CUDA, about 2.5 GB) in a minute. 100 GiB are 34 minutes of
 // that: far above installations, builds and most models.
-var defaultLimits = spec.NetworkLimits{Connections: rules.DefaultConnections, Bytes: 100 << 30, Bandwidth: 50 << 20, Idle: spec.Duration(rules.DefaultIdle)}
+var defaultLimits = spec.NetworkLimits{Connections: rules.DefaultConnections, ConnectionRate: rules.DefaultConnectionRate,
+	Bytes: 100 << 30, Bandwidth: 50 << 20, Idle: spec.Duration(rules.DefaultIdle)}
 
 // publicNetwork is every public address, and nothing private.
 var publicNetwork = rules.Rules{Public: true, Limits: defaultLimits}
@@ -47,10 +48,11 @@ type NetworkConfig struct {
 
 // NetworkLimits change the limits in the network rules of a profile.
 type NetworkLimits struct {
-	Connections *int           `yaml:"connections"`
-	Bytes       *spec.Size     `yaml:"bytes"`
-	Bandwidth   *spec.Size     `yaml:"bandwidth"`
-	Idle        *spec.Duration `yaml:"idle"`
+	Connections    *int           `yaml:"connections"`
+	ConnectionRate *int           `yaml:"connection_rate"`
+	Bytes          *spec.Size     `yaml:"bytes"`
+	Bandwidth      *spec.Size     `yaml:"bandwidth"`
+	Idle           *spec.Duration `yaml:"idle"`
 }
 
 // TenantNetwork narrows, for all sessions of a tenant, what their profiles let them reach.
@@ -171,6 +173,7 @@ func (p *Policy) NetworkRules(tenant string, r Resolved) (rules.Rules, error) {
 	}
 	all := p.profiles[r.Profile].clone().NetworkRules
 	all.Limits.Connections = cmp.Or(all.Limits.Connections, rules.DefaultConnections)
+	all.Limits.ConnectionRate = cmp.Or(all.Limits.ConnectionRate, rules.DefaultConnectionRate)
 	all.Limits.Idle = cmp.Or(all.Limits.Idle, spec.Duration(rules.DefaultIdle))
 	p.rules(tenant).network.narrow(&all)
 	if r.NetworkRules != nil {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -194,6 +195,8 @@ func TestNetworkLimits(t *testing.T) {
 		{"t", "free", spec.NetworkLimits{Bytes: 1 << 50}, spec.NetworkLimits{Connections: 256, Bytes: 1 << 50, Idle: seconds(900)}, ""},
 		{"t", "lab", spec.NetworkLimits{Connections: 11}, spec.NetworkLimits{}, "connections"}, {"t", "lab", spec.NetworkLimits{Bytes: 1001}, spec.NetworkLimits{}, "bytes"},
 		{"t", "lab", spec.NetworkLimits{Bandwidth: 1<<20 + 1}, spec.NetworkLimits{}, "bandwidth"}, {"t", "lab", spec.NetworkLimits{Idle: seconds(61)}, spec.NetworkLimits{}, "idle"},
+		{"t", "lab", spec.NetworkLimits{ConnectionRate: 20}, spec.NetworkLimits{Connections: 10, ConnectionRate: 20, Bytes: 1000, Bandwidth: 1 << 20, Idle: seconds(60)}, ""},
+		{"t", "lab", spec.NetworkLimits{ConnectionRate: 501}, spec.NetworkLimits{}, "connection_rate"}, {"t", "lab", spec.NetworkLimits{ConnectionRate: -1}, spec.NetworkLimits{}, "connection_rate"},
 		{"low", "lab", spec.NetworkLimits{Connections: 6}, spec.NetworkLimits{}, "connections"}, {"t", "free", spec.NetworkLimits{Connections: 257}, spec.NetworkLimits{}, "connections"}, {"t", "free", spec.NetworkLimits{Idle: seconds(901)}, spec.NetworkLimits{}, "idle"},
 		{"t", "lab", spec.NetworkLimits{Connections: -1}, spec.NetworkLimits{}, "connections"}, {"t", "lab", spec.NetworkLimits{Bytes: -1}, spec.NetworkLimits{}, "bytes"},
 		{"t", "lab", spec.NetworkLimits{Bandwidth: 1}, spec.NetworkLimits{}, "bandwidth"}, {"t", "lab", spec.NetworkLimits{Idle: 1}, spec.NetworkLimits{}, "idle"},
@@ -209,6 +212,7 @@ func TestNetworkLimits(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 			continue
 		}
+		c.want.ConnectionRate = cmp.Or(c.want.ConnectionRate, rules.DefaultConnectionRate)
 		if got, err := p.NetworkRules(c.tenant, r); err != nil || got.Limits != c.want {
 			t.Errorf("%s, %s, %+v: %+v, %v", c.tenant, c.profile, c.asked, got.Limits, err)
 		}

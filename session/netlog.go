@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -22,25 +23,47 @@ const (
 	reportRate, reportBurst = 20, 200
 	// The boxes of a tenant together write so many lines of the audit log per second about allowed
 	// connections, and as many about refused ones. tenantBurst lines are at 500 bytes 2 MB, a small
-	// part of what the log keeps by default. Allowed connections wait, refused ones are only counted.
+	// part of what the log keeps by default. Beyond that, refused connections are only counted, and
+	// allowed ones to a destination that the log has are summed up. Those to another one wait.
 	tenantRate, tenantBurst = 200, 4000
 	linesPerAllowed         = 2 // when it is opened, and when it ends
+	// sumEvery is how often sums are written, and maxDestinations how many destinations of a box
+	// are summed up.
+	sumEvery        = 10 * time.Second
+	maxDestinations = 256
 	// maxKeptDenials is how many refusals are kept with a managed process.
 	maxKeptDenials = 20
 )
 
 // networkLog records the connections of one box. Its lock comes after all others.
 type networkLog struct {
-	s      *session
-	box    string
-	admits *rate.Limiter // requests over kept connections wait for it, so that each is in the audit log; the proxy refuses other ones before
+	s   *session
+	box string
 
 	mu      sync.Mutex
-	open    map[uint64]bool // IDs of the connections that were admitted and have not ended
-	recent  []egress.Connection
-	next    int // the oldest of recent once it is full: a ring
-	refused thinned
-	allowed thinned
+	open    map[uint64]*sum      // connections that were admitted and have not ended, by ID; nil: with lines of its own
+	sums    map[destination]*sum // of the destinations that the audit log has
+	timer   *time.Timer          // calls writeSums; nil unless there is something to write
+	writing sync.WaitGroup       // the timer
+	// finished means that the proxy has ended.
+	finished bool
+	recent   []egress.Connection
+	next     int // the oldest of recent once it is full: a ring
+	refused  thinned
+	allowed  thinned
+}
+
+// destination is what connections have in common that are summed up.
+type destination struct {
+	name, protocol, rule string
+	address              netip.AddrPort // if the program asked for it by address
+	port                 uint16
+}
+
+// sum counts the connections to one destination that have no lines of their own.
+type sum struct {
+	opened, ended, failed int64
+	in, out               int64
 }
 
 // tenantLines bounds the lines of each tenant. Its zero value is ready. Its lock comes after that of
@@ -96,25 +119,35 @@ func (t *thinned) report(also *rate.Limiter) (pass bool, missed int) {
 
 func newNetworkLog(s *session, box string) *networkLog {
 	limit := func() thinned { return thinned{limit: rate.NewLimiter(reportRate, reportBurst)} }
-	return &networkLog{s: s, box: box, admits: rate.NewLimiter(egress.ConnectionRate, egress.ConnectionBurst), open: map[uint64]bool{}, refused: limit(), allowed: limit()}
+	return &networkLog{s: s, box: box, open: map[uint64]*sum{}, sums: map[destination]*sum{}, refused: limit(), allowed: limit()}
 }
 
 // admit records a connection that the rules allow, before it is made. After an error it must not be
 // made.
 func (n *networkLog) admit(ctx context.Context, c egress.Connection) error {
-	if err := n.admits.Wait(ctx); err != nil {
-		return err
-	}
-	if err := n.s.m.lines.of(n.s.key.Tenant).allowed.WaitN(ctx, linesPerAllowed); err != nil {
-		return err
-	}
+	to := destination{c.Name, c.Protocol, c.Rule, c.Address, c.Port}
+	lines := n.s.m.lines.of(n.s.key.Tenant).allowed
 	details := connectionDetails(c)
-	if err := n.s.m.audit(system, n.s.key, audit.Entry{Action: "connect", Box: n.box, Decision: audit.Allow, Details: details}); err != nil {
-		return err
+	var summed *sum
+	if !lines.AllowN(time.Now(), linesPerAllowed) {
+		summed = n.count(to)
+		if summed == nil {
+			if err := lines.WaitN(ctx, linesPerAllowed); err != nil {
+				return err
+			}
+		}
+	}
+	if summed == nil {
+		if err := n.s.m.audit(system, n.s.key, audit.Entry{Action: "connect", Box: n.box, Decision: audit.Allow, Details: details}); err != nil {
+			return err
+		}
 	}
 	n.s.m.counters.network.open.Add(1)
 	n.mu.Lock()
-	n.open[c.ID] = true
+	n.open[c.ID] = summed
+	if n.sums[to] == nil && len(n.sums) < maxDestinations {
+		n.sums[to] = &sum{}
+	}
 	pass, missed := n.allowed.report(nil)
 	n.mu.Unlock()
 	if pass {
@@ -123,12 +156,79 @@ func (n *networkLog) admit(ctx context.Context, c egress.Connection) error {
 	return nil
 }
 
+// count adds a connection to the sum of its destination, and returns the sum; nil if the audit log does not
+// have the destination.
+func (n *networkLog) count(to destination) *sum {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.sums[to]
+	if s != nil {
+		s.opened++
+		n.writeLater(sumEvery)
+	}
+	return s
+}
+
+// writeLater has the sums written after a pause, unless they are due already. The caller holds n.mu.
+func (n *networkLog) writeLater(pause time.Duration) {
+	if n.timer == nil && !n.finished {
+		n.writing.Add(1)
+		n.timer = time.AfterFunc(pause, func() {
+			defer n.writing.Done()
+			n.writeSums()
+		})
+	}
+}
+
+// writeSums writes a line for each destination with connections that have none.
+func (n *networkLog) writeSums() {
+	n.mu.Lock()
+	n.timer = nil
+	var entries []audit.Entry
+	for to, s := range n.sums {
+		if *s == (sum{}) {
+			continue
+		}
+		details := connectionDetails(egress.Connection{Name: to.name, Protocol: to.protocol, Rule: to.rule, Address: to.address, Port: to.port, Allowed: true})
+		delete(details, "connection")
+		details["state"], details["opened"], details["ended"], details["failed"], details["in"], details["out"] = "sum", s.opened, s.ended, s.failed, s.in, s.out
+		*s = sum{}
+		entries = append(entries, audit.Entry{Action: "connect", Box: n.box, Decision: audit.Done, Details: details, Ends: true})
+	}
+	n.mu.Unlock()
+	// Without waiting, since the connections were made. Lines of other destinations wait longer instead.
+	debt := n.s.m.lines.of(n.s.key.Tenant).allowed.ReserveN(time.Now(), len(entries)).Delay()
+	for _, e := range entries {
+		if n.s.m.audit(system, n.s.key, e) != nil { // it has reported the error
+			n.mu.Lock()
+			clear(n.sums) // no connection is made any more without a line before it
+			n.mu.Unlock()
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sums {
+		if *s != (sum{}) {
+			n.writeLater(max(sumEvery, debt))
+		}
+	}
+}
+
 // observe records a connection that has ended or was refused.
 func (n *networkLog) observe(c egress.Connection) {
 	n.mu.Lock()
-	admitted := n.open[c.ID]
+	summed, admitted := n.open[c.ID]
 	delete(n.open, c.ID)
 	c.Allowed = c.Allowed && admitted
+	if summed != nil {
+		summed.ended++
+		summed.in += c.In
+		summed.out += c.Out
+		if c.Reason != "" {
+			summed.failed++
+		}
+		n.writeLater(sumEvery)
+	}
 	if len(n.recent) < networkRecent {
 		n.recent = append(n.recent, c)
 	} else {
@@ -163,7 +263,9 @@ func (n *networkLog) observe(c egress.Connection) {
 	if c.Error != "" && c.Error != c.Reason {
 		audited["error"] = c.Error
 	}
-	_ = n.s.m.audit(system, n.s.key, audit.Entry{Action: "connect", Box: n.box, Decision: decision, Reason: c.Reason, Details: audited, Ends: admitted}) // reports its error
+	if summed == nil {
+		_ = n.s.m.audit(system, n.s.key, audit.Entry{Action: "connect", Box: n.box, Decision: decision, Reason: c.Reason, Details: audited, Ends: admitted}) // reports its error
+	}
 	if pass {
 		n.publish(details, missed)
 	}
@@ -179,6 +281,14 @@ func (n *networkLog) publish(details map[string]any, missed int) {
 
 // finish records how many refused connections were left out since the last one. The proxy has ended.
 func (n *networkLog) finish() {
+	n.mu.Lock()
+	n.finished = true
+	if n.timer != nil && n.timer.Stop() {
+		n.writing.Done()
+	}
+	n.mu.Unlock()
+	n.writing.Wait()
+	n.writeSums()
 	n.mu.Lock()
 	refused, allowed := n.refused.missed, n.allowed.missed
 	n.refused.missed, n.allowed.missed = 0, 0

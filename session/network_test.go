@@ -658,6 +658,42 @@ func TestNetworkFloodOfTenant(t *testing.T) {
 	}
 }
 
+// TestNetworkSums: a box whose tenant has used up its lines goes on to reach, without waiting, what the audit
+// log has; the log says how often, and how many bytes. Another destination waits for a line of its own.
+func TestNetworkSums(t *testing.T) {
+	b, at := openNet(t)
+	v := b.ensure(keyA, network)
+	b.reaches(v.Box, at, true)
+	b.lines.mu.Lock()
+	used := rate.NewLimiter(0, linesPerAllowed)
+	used.AllowN(time.Now(), linesPerAllowed)
+	b.lines.tenants = map[string]tenantLimits{keyA.Tenant: {used, rate.NewLimiter(0, 5)}}
+	b.lines.mu.Unlock()
+	const summed = 700 // above what a box may connect at once before: a crawler
+	for range summed {
+		b.reaches(v.Box, at, true)
+	}
+	patience, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	if err := b.session(keyA).seen.admit(patience, egress.Connection{Name: "new.example", Port: 80}); err == nil || !strings.Contains(err.Error(), "deadline") {
+		t.Errorf("a destination that the log does not have: %v", err)
+	}
+	must(t, b.Remove(ctx, me, keyA))
+	b.Close(ctx, false)
+	if opened, done := b.audit.count("connect", audit.Allow), b.audit.count("connect", audit.Done); opened != 1 || done != 2 {
+		t.Errorf("%d and %d lines, want those of one connection and a sum", opened, done)
+	}
+	b.audit.mu.Lock()
+	defer b.audit.mu.Unlock()
+	for _, e := range b.audit.list {
+		if e.Details["state"] == "sum" {
+			if d := e.Details; d["opened"] != int64(summed) || d["ended"] != int64(summed) || d["failed"] != int64(0) || d["in"].(int64) < summed || d["port"] == 0 || e.Box != v.Box {
+				t.Errorf("%+v", e)
+			}
+		}
+	}
+}
+
 // TestTenantLines: a tenant waits for its own lines only, and the limits of one that is quiet are dropped.
 func TestTenantLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

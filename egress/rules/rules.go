@@ -40,17 +40,22 @@ type Rules struct {
 	Inject []Inject `json:"inject,omitempty" yaml:"inject,omitempty"`
 }
 
-// Limits bound what one box uses of the network. 0 connections are [DefaultConnections], an idle time
-// of 0 is [DefaultIdle]; 0 bytes and a bandwidth of 0 are no limit.
+// Limits bound what one box uses of the network. 0 connections are [DefaultConnections], a connection
+// rate of 0 is [DefaultConnectionRate], an idle time of 0 is [DefaultIdle]; 0 bytes and a bandwidth of 0
+// are no limit.
 type Limits = spec.NetworkLimits
 
 // Defaults of [Limits].
 const (
 	DefaultConnections = 256
-	DefaultIdle        = 15 * time.Minute
-	maxConnections     = 16384
-	minBandwidth       = 1 << 10
-	maxEntries         = 1000 // of one list
+	// DefaultConnectionRate is above what package managers, crawlers and test suites use, and bounds
+	// what a loop of connects costs this host and the servers.
+	DefaultConnectionRate = 500
+	DefaultIdle           = 15 * time.Minute
+	maxConnections        = 16384
+	maxConnectionRate     = 100_000
+	minBandwidth          = 1 << 10
+	maxEntries            = 1000 // of one list
 )
 
 // Inject adds a header to plain http requests for one host. The proxy sends them by https
@@ -132,6 +137,8 @@ func Compile(r Rules) (*Set, error) {
 	switch {
 	case l.Connections < 0 || l.Connections > maxConnections:
 		return nil, refuse("limits.connections", fmt.Sprint(l.Connections), "must be from 0 to %d", maxConnections)
+	case l.ConnectionRate < 0 || l.ConnectionRate > maxConnectionRate:
+		return nil, refuse("limits.connection_rate", fmt.Sprint(l.ConnectionRate), "must be from 0 to %d; 0 means %d", maxConnectionRate, DefaultConnectionRate)
 	case l.Bytes < 0:
 		return nil, refuse("limits.bytes", spec.SizeValue(int64(l.Bytes)), "must not be negative; 0 means no limit")
 	case l.Bandwidth != 0 && l.Bandwidth < minBandwidth:
@@ -141,6 +148,9 @@ func Compile(r Rules) (*Set, error) {
 	}
 	if l.Connections == 0 {
 		l.Connections = DefaultConnections
+	}
+	if l.ConnectionRate == 0 {
+		l.ConnectionRate = DefaultConnectionRate
 	}
 	if l.Idle == 0 {
 		l.Idle = spec.Duration(DefaultIdle)

@@ -85,6 +85,8 @@ type NetworkRules struct {
 type NetworkLimits struct {
 	// Connections is at most 16384.
 	Connections int `json:"connections,omitempty" yaml:"connections" doc:"Connections open at once."`
+	// ConnectionRate is at most 100,000.
+	ConnectionRate int `json:"connection_rate,omitempty" yaml:"connection_rate" doc:"New connections per second; ten times as many at once. Further ones wait."`
 	// Bytes count as long as the box lives.
 	Bytes Size `json:"bytes,omitempty" yaml:"bytes" doc:"Bytes in both directions together, as long as the box lives."`
 	// Bandwidth is at least 1 KiB.

@@ -168,7 +168,7 @@ func TestRemoteUsage(t *testing.T) {
 		{"sessions set s --network", "--network: needs a value: --network MODE; see"},
 		{"sessions set s --network none --deny x", "--allow, --deny, --net-limit, --reset-rules with --network none: need --network proxy"},
 		{"sessions set s --allow=", "--allow \"\": must not be empty"},
-		{"sessions set s --net-limit speed=1", "--net-limit \"speed=1\": \"speed\" is no limit: must be connections, bytes, bandwidth or idle, such as connections=64,bytes=2G\n"},
+		{"sessions set s --net-limit speed=1", "--net-limit \"speed=1\": \"speed\" is no limit: must be connections, connection_rate, bytes, bandwidth or idle, such as connections=64,bytes=2G\n"},
 		{"sessions set s --net-limit bytes=1Q", "--net-limit \"bytes=1Q\": bytes must be a size above 0, such as bytes=2G\n"},
 		{"sessions set s --net-limit idle=0", "--net-limit \"idle=0\": idle must be a duration above 0, such as idle=5m\n"},
 		{"sessions set s --net-limit connections", "--net-limit \"connections\": connections must be a whole number above 0, such as connections=64\n"},

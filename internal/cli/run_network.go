@@ -50,6 +50,11 @@ func parseLimits(dst *spec.NetworkLimits, text string) error {
 			if dst.Connections = n; err != nil || n < 1 {
 				return errors.New("connections must be a whole number above 0, such as connections=64")
 			}
+		case "connection_rate":
+			n, err := strconv.Atoi(value)
+			if dst.ConnectionRate = n; err != nil || n < 1 {
+				return errors.New("connection_rate must be a whole number of new connections per second above 0, such as connection_rate=100")
+			}
 		case "bytes":
 			n, err := spec.ParseSize(value)
 			if dst.Bytes = spec.Size(n); err != nil || n <= 0 {
@@ -65,7 +70,7 @@ func parseLimits(dst *spec.NetworkLimits, text string) error {
 				return errors.New("idle must be a duration above 0, such as idle=5m")
 			}
 		default:
-			return fmt.Errorf("%s is no limit: must be connections, bytes, bandwidth or idle, such as connections=64,bytes=2G", spec.Quote(name))
+			return fmt.Errorf("%s is no limit: must be connections, connection_rate, bytes, bandwidth or idle, such as connections=64,bytes=2G", spec.Quote(name))
 		}
 	}
 	return nil

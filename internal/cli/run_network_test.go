@@ -24,8 +24,8 @@ func TestNetLimits(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	for text, says := range map[string]string{
-		"": "connections, bytes", "bytes": "", "bytes=0": "bytes", "bytes=-1": "", "connections=0": "connections", "connections=x": "connections", "idle=0": "idle", "idle=-1s": "",
-		"bandwidth=1M,": "connections, bytes", "speed=1": "speed", "bytes=unlimited": "", "Bytes=1": "Bytes",
+		"": "connections, connection_rate, bytes", "bytes": "", "bytes=0": "bytes", "bytes=-1": "", "connections=0": "connections", "connections=x": "connections", "idle=0": "idle", "idle=-1s": "",
+		"bandwidth=1M,": "connections, connection_rate, bytes", "speed=1": "speed", "bytes=unlimited": "", "Bytes=1": "Bytes",
 	} {
 		if err := parseLimits(&got, text); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", text, err, says)

@@ -97,6 +97,7 @@ at the same time: each command reads the rules, then replaces them all, and may 
 						own.Deny = given.Deny
 					}
 					own.Limits.Connections = cmp.Or(given.Limits.Connections, own.Limits.Connections)
+					own.Limits.ConnectionRate = cmp.Or(given.Limits.ConnectionRate, own.Limits.ConnectionRate)
 					own.Limits.Bytes = cmp.Or(given.Limits.Bytes, own.Limits.Bytes)
 					own.Limits.Bandwidth = cmp.Or(given.Limits.Bandwidth, own.Limits.Bandwidth)
 					own.Limits.Idle = cmp.Or(given.Limits.Idle, own.Limits.Idle)
@@ -164,6 +165,7 @@ func networkText(s apitypes.Session) string {
 		}
 	}
 	limit("connections", r.Limits.Connections > 0, r.Limits.Connections)
+	limit("connection_rate", r.Limits.ConnectionRate > 0, r.Limits.ConnectionRate)
 	limit("bytes", r.Limits.Bytes > 0, r.Limits.Bytes)
 	limit("bandwidth", r.Limits.Bandwidth > 0, r.Limits.Bandwidth)
 	limit("idle", r.Limits.Idle > 0, r.Limits.Idle)

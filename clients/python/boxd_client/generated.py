@@ -599,6 +599,8 @@ class NetworkLimits:
     bandwidth: Optional[Union[int, str]] = None
     # Bytes in both directions together, as long as the box lives.
     bytes: Optional[Union[int, str]] = None
+    # New connections per second; ten times as many at once. Further ones wait.
+    connection_rate: Optional[int] = None
     # Connections open at once.
     connections: Optional[int] = None
     # Seconds, or a string such as "5m", without a byte after which a connection ends.
@@ -611,6 +613,8 @@ class NetworkLimitsInForce:
     bandwidth: Optional[int] = None
     # Bytes in both directions together, as long as the box lives.
     bytes: Optional[int] = None
+    # New connections per second; ten times as many at once. Further ones wait.
+    connection_rate: Optional[int] = None
     # Connections open at once.
     connections: Optional[int] = None
     # Seconds, or a string such as "5m", without a byte after which a connection ends.

@@ -1719,6 +1719,11 @@ export interface components {
             bytes?: number | string;
             /**
              * Format: int64
+             * @description New connections per second; ten times as many at once. Further ones wait.
+             */
+            connection_rate?: number;
+            /**
+             * Format: int64
              * @description Connections open at once.
              */
             connections?: number;
@@ -1736,6 +1741,11 @@ export interface components {
              * @description Bytes in both directions together, as long as the box lives.
              */
             bytes?: number;
+            /**
+             * Format: int64
+             * @description New connections per second; ten times as many at once. Further ones wait.
+             */
+            connection_rate?: number;
             /**
              * Format: int64
              * @description Connections open at once.
