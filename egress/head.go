@@ -29,8 +29,10 @@ type head struct {
 	length int64  // of the body; -1 if it is chunked
 	close  bool   // the client wants no further request on the connection
 	expect bool   // the client waits for 100 Continue
-	header http.Header
-	size   int64 // bytes of the head
+	// webSocket means that the client wants to speak WebSocket (RFC 6455, section 4.1) instead of HTTP.
+	webSocket bool
+	header    http.Header
+	size      int64 // bytes of the head
 }
 
 // badRequest says what is wrong with a request.
@@ -85,6 +87,8 @@ func readHead(br *bufio.Reader) (*head, error) {
 			for token := range strings.SplitSeq(value, ",") {
 				connection = append(connection, strings.ToLower(strings.Trim(token, " \t")))
 			}
+		case "Upgrade": // of other protocols, such as h2c, the server may take no notice
+			h.webSocket = h.webSocket || strings.EqualFold(value, "websocket")
 		default:
 			if !rules.IsFraming(name) {
 				h.header[name] = append(h.header[name], value)

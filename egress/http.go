@@ -194,8 +194,16 @@ func (k *client) exchange(h *head, fixed *rules.Target) bool {
 		k.refuse(t, errChanged)
 		return false
 	}
-	if t.Port == 443 && len(inject) == 0 && !f.allowsAny() {
+	err = nil
+	switch {
+	case t.Port == 443 && len(inject) == 0 && !f.allowsAny():
 		err = &Refusal{Target: t, Verdict: rules.Verdict{Rule: "tls", Reason: "port 443 carries TLS only, unless a rule names the port"}}
+	case h.webSocket && f.allowsAny():
+		err = &Refusal{Target: t, Verdict: rules.Verdict{Rule: "http", Reason: "a forwarded request carries no WebSocket: connect to it by CONNECT"}}
+	case h.webSocket:
+		err = &Refusal{Target: t, Verdict: rules.Verdict{Rule: "http", Reason: fmt.Sprintf("plain HTTP carries no WebSocket, unless a rule names the port: write %q", t)}}
+	}
+	if err != nil {
 		f.fail(err)
 		k.refuse(t, err)
 		return false

@@ -70,6 +70,10 @@ func TestHTTP(t *testing.T) {
 	if r, err := c.Get("http://web.example/answer-headers"); err != nil || r.Header.Get("X-Stays") != "1" || r.Header.Get("X-Hop")+r.Header.Get("Proxy-Authenticate") != "" {
 		t.Errorf("%v %+v", err, r)
 	}
+	const socket = "GET http://%s/ HTTP/1.1\r\nHost: %[1]s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+	if answer := b.raw(fmt.Sprintf(socket, "web.example")); !strings.HasPrefix(answer, "HTTP/1.1 403 ") || !strings.Contains(answer, `write "web.example:80"`) {
+		t.Errorf("a WebSocket: %q", answer)
+	}
 	// A redirect is the program's to follow, and is decided like any request.
 	status, _, h := get(t, c, "http://web.example/redirect")
 	if status != 302 {

@@ -9,6 +9,9 @@ type class struct {
 	what   string
 }
 
+// itself tells a program that it has asked for its own box, which the proxy is not in.
+const itself = "to reach the box itself, connect without the proxy (NO_PROXY)"
+
 // classes are the special-purpose ranges of the IANA registries for IPv4 and IPv6, and
 // addresses of metadata services outside of them. The first match counts.
 var classes = func() (list []class) {
@@ -20,7 +23,7 @@ var classes = func() (list []class) {
 		{"0.0.0.0/8", "an address of this host"},
 		{"10.0.0.0/8", "a private address"},
 		{"100.64.0.0/10", "a carrier-grade NAT address"},
-		{"127.0.0.0/8", "a loopback address"},
+		{"127.0.0.0/8", "a loopback address: " + itself},
 		{"169.254.0.0/16", "a link-local address"},
 		{"172.16.0.0/12", "a private address"},
 		{"192.0.0.0/24", "a reserved address"},
@@ -33,7 +36,7 @@ var classes = func() (list []class) {
 		{"224.0.0.0/4", "a multicast address"},
 		{"240.0.0.0/4", "a reserved address"},
 		{"::/128", "an address of this host"},
-		{"::1/128", "a loopback address"},
+		{"::1/128", "a loopback address: " + itself},
 		{"64:ff9b:1::/48", "a NAT64 address"}, // of a local translator (RFC 8215), which may reach private addresses
 		{"2001::/32", "a Teredo address"},
 		{"2001::/23", "a reserved address"},

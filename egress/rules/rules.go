@@ -312,6 +312,8 @@ func (s *Set) allowedName(t Target) Verdict {
 	switch {
 	case allowed.Allowed:
 		return allowed
+	case t.Name == "localhost" || strings.HasSuffix(t.Name, ".localhost"):
+		return Verdict{Rule: "default", Reason: itself}
 	case !s.Public:
 		return noRule
 	case isLocal(t.Name):

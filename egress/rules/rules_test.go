@@ -395,3 +395,18 @@ func TestUnknownHost(t *testing.T) {
 		}
 	}
 }
+
+// TestItself: a program that asks the proxy for its own box learns what to do, whatever the rules are.
+func TestItself(t *testing.T) {
+	for _, r := range []Rules{{}, {Public: true}, {Allow: []string{"other.example"}}} {
+		for _, target := range []string{"localhost:80", "app.localhost:8080", "127.0.0.1:80", "127.9.9.9:1", "[::1]:443"} {
+			to, err := ParseAuthority(target, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := compile(t, r).Decide(to, Surroundings{}); v.Allowed || !strings.Contains(v.Reason, "connect without the proxy (NO_PROXY)") {
+				t.Errorf("%+v: %s: %+v", r, target, v)
+			}
+		}
+	}
+}

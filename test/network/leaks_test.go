@@ -229,9 +229,6 @@ func works(t *testing.T, c interface {
 			last = err.Error()
 		case r.Stdout != "0 0 200":
 			last = fmt.Sprintf("%q %q", r.Stdout, r.Stderr)
-			if r.Stdout == "0 0 503" && strings.Contains(r.Stderr, "new connections per second") {
-				return last // a whole network, whose connections a greedy neighbour in the box has used up
-			}
 			if r.Stdout != "111 111 " && !strings.HasPrefix(r.Stdout, "111 111") && r.Stdout != "" {
 				t.Errorf("%s %s: half of a network: %s", id, when, last)
 			}
