@@ -17,6 +17,7 @@ import (
 type attachFlags struct {
 	remoteFlags
 	observe, takeOver, noStdin bool
+	wait                       bool
 	sigProxy                   bool
 	since                      relay.Position
 	detachKeys                 []byte
@@ -39,9 +40,10 @@ of the process, so a server that speaks over its stdio works through attach. If 
 the process and boxd have a terminal, every key goes to the process, except that the
 detach keys, ^P ^Q, end attach and leave the process running.
 
-If the daemon is down, or the connection is lost, attach reconnects as soon as it can,
-and no byte is lost or repeated; --give-up limits how long it tries. Output starts with
-the oldest byte that is kept, or at --since.
+When the connection is lost, or the daemon restarts, attach reconnects as soon as it can,
+and no byte is lost or repeated; --give-up limits how long it tries. With --wait, it
+also waits for a daemon that is not up yet. Output starts with the oldest byte that is
+kept, or at --since.
 
 Exit status: that of the process, as for boxd run; 0 after the detach keys.
 SIGINT, SIGTERM and SIGQUIT are forwarded to the process, and a second one detaches.
@@ -62,6 +64,7 @@ client writes; any number watch with --observe.`,
 	fs.BoolVar(&f.sigProxy, "sig-proxy", true, "forward signals to the process")
 	fs.Var(sinceValue(&f.since), "since", "start stdout at `OFFSET` in bytes, \"oldest\" or \"end\"")
 	fs.Var(keysValue(&f.detachKeys), "detach-keys", "`KEYS` that detach from a terminal, such as ctrl-a,d; \"\" for none")
+	fs.BoolVar(&f.wait, "wait", false, "wait for the daemon if it is not up")
 	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to connect after `DURATION` (default: never)")
 	f.register(cmd)
 	completeFlag(cmd, "give-up")
@@ -108,7 +111,7 @@ func (a *App) noticeLost(f *attachFlags, err error) {
 
 func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 	o := client.AttachOptions{
-		Write: !f.observe, TakeOver: f.takeOver, Await: true, GiveUp: f.giveUp,
+		Write: !f.observe, TakeOver: f.takeOver, Await: f.wait, GiveUp: f.giveUp,
 		Since: relay.Since{Stdout: f.since},
 		Lost: func(err error) {
 			if !f.lost {

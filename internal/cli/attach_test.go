@@ -212,7 +212,7 @@ func attachWithoutDaemon(t *testing.T, args ...string) (v *invocation, socket st
 	v.Stderr = w
 	status = make(chan int, 1)
 	go func() {
-		s := d.callWith(v, append([]string{"attach", "--no-stdin", "lab", "server"}, args...)...)
+		s := d.callWith(v, append([]string{"attach", "--wait", "--no-stdin", "lab", "server"}, args...)...)
 		w.Close()
 		status <- s
 	}()
@@ -222,6 +222,17 @@ func attachWithoutDaemon(t *testing.T, args ...string) (v *invocation, socket st
 		t.Fatal(err)
 	}
 	return v, d.socket, said, func() string { text, _ := io.ReadAll(lines); return string(text) }, status
+}
+
+// TestAttachRefused: attach does not wait for a daemon that it was never connected to, unless it is asked to.
+func TestAttachRefused(t *testing.T) {
+	d := &fakeDaemon{t: t, socket: filepath.Join(t.TempDir(), "s")}
+	for _, flags := range [][]string{nil, {"--give-up", "1h"}} {
+		v := newInvocation(t)
+		if status := d.callWith(v, append([]string{"attach", "--no-stdin", "lab", "server"}, flags...)...); status != 125 || !strings.Contains(v.stderr.String(), d.socket) || strings.Count(v.stderr.String(), "\n") != 1 {
+			t.Errorf("%q: status %d, %q", flags, status, v.stderr.String())
+		}
+	}
 }
 
 func TestAttachAwaitsDaemon(t *testing.T) {

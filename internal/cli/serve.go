@@ -69,7 +69,7 @@ boxes, and then drops root for good: it serves as --user. Started as another use
 needs a running launcher, for example boxd-launcher.service of systemd.
 
 If --state-dir is not the default, the runtime directory and the socket are placed in
-it, unless they are set as well. SIGTERM and SIGINT stop the daemon; sessions and their
+it, unless they are set as well; $BOXD_SOCKET, which clients use, does not count then. SIGTERM and SIGINT stop the daemon; sessions and their
 processes keep running, and the next daemon takes them over. SIGHUP reloads tokens and
 the log level.
 
@@ -140,6 +140,9 @@ func (a *App) origin(cmd *cobra.Command, field string) string {
 		}
 	}
 	variable := config.Variable(key)
+	if _, given := a.serverEnv(cmd)(variable); !given {
+		variable = ""
+	}
 	switch {
 	case name != "" && cmd.Flags().Changed(name):
 		return "--" + name
@@ -163,6 +166,17 @@ func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
 	return &engine.FieldError{Field: from, Value: bad.Value, Rule: bad.Rule}
 }
 
+// serverEnv looks up variables of the environment. BOXD_SOCKET also leads clients to a daemon, perhaps to
+// another one: it names the socket of this one only if no flag says where this one belongs.
+func (a *App) serverEnv(cmd *cobra.Command) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		if name == "BOXD_SOCKET" && cmd.Flags().Changed("state-dir") {
+			return "", false
+		}
+		return a.LookupEnv(name)
+	}
+}
+
 // loadConfig reads the configuration file and the environment, applies the flags, and checks the
 // result.
 func (a *App) loadConfig(cmd *cobra.Command, f *serveFlags) (config.Config, error) {
@@ -175,7 +189,7 @@ func (a *App) loadConfig(cmd *cobra.Command, f *serveFlags) (config.Config, erro
 	if err := refuseEmpty(cmd.Flags(), required...); err != nil {
 		return config.Config{}, err
 	}
-	c, err := config.Load(a.env(f.file, "BOXD_CONFIG"), a.LookupEnv)
+	c, err := config.Load(a.env(f.file, "BOXD_CONFIG"), a.serverEnv(cmd))
 	if err != nil {
 		return c, err
 	}

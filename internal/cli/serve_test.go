@@ -89,6 +89,19 @@ func TestServeDefaults(t *testing.T) {
 	if status := v.Main([]string{"serve", "--langbot-listen", "0.0.0.0:5410"}); status != statusConfig || !strings.Contains(v.stderr.String(), "--langbot-listen \"0.0.0.0:5410\"") {
 		t.Errorf("status %d, %q", status, v.stderr.String())
 	}
+	// The variable of clients does not move the socket of a daemon that is placed elsewhere.
+	v.LookupEnv = func(key string) (string, bool) {
+		if key == "BOXD_SOCKET" {
+			return "/srv/other/boxd.sock", true
+		}
+		return lookup(key)
+	}
+	for args, want := range map[string]string{"": "/srv/other/boxd.sock", "--state-dir /srv/b": "/srv/b/boxd.sock", "--state-dir /srv/b --socket /srv/c": "/srv/c"} {
+		if status := v.Main(append([]string{"serve"}, strings.Fields(args)...)); status != 0 || got.Config.Socket.Path != want {
+			t.Errorf("%q: status %d, socket %q, want %q", args, status, got.Config.Socket.Path, want)
+		}
+	}
+	v.LookupEnv = lookup
 	// A relative directory starts at the working directory.
 	if status := v.Main([]string{"serve", "--state-dir", "state"}); status != 0 || !filepath.IsAbs(got.Config.StateDir) {
 		t.Errorf("status %d, state directory %q", status, got.Config.StateDir)
@@ -117,6 +130,7 @@ func TestServeNamesOrigin(t *testing.T) {
 		{"", "--state-dir=", nil, `--state-dir "": must not be empty`},
 		{"BOXD_SOCKET=/x/s", "", busy, `environment: BOXD_SOCKET "/x/s": is taken`},
 		{"BOXD_SOCKET=/y", "--socket /x/s", busy, `--socket "/x/s": is taken`},
+		{"BOXD_SOCKET=/y", "--state-dir /x", busy, `socket.path "/x/s": is taken`},
 		{"", "--state-dir /x", busy, `socket.path "/x/s": is taken`},
 		{"BOXD_SOCKET=/x/s", "", fmt.Errorf("more: %w", busy), `more: socket.path "/x/s": is taken`},
 	} {
