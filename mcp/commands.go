@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
@@ -62,6 +62,7 @@ type commandResult struct {
 type shownStream struct {
 	Text    string `json:"text" jsonschema:"The output; of a long one beginning and end, with a line in between that says what is left out."`
 	Bytes   int64  `json:"bytes" jsonschema:"Length of the whole output."`
+	NotText int    `json:"not_text,omitempty" jsonschema:"So many bytes of it are not UTF-8; text has them as \\xNN."`
 	File    string `json:"file,omitempty" jsonschema:"File in the box that has the whole output: read_file reads parts of it."`
 	Problem string `json:"problem,omitempty" jsonschema:"Why there is no file with the whole output."`
 }
@@ -141,13 +142,13 @@ func (b *box) run(ctx context.Context, in commandBounds, start func(ctx context.
 		head.WriteString("refused by the network rules: " + d + "\n")
 	}
 	if out.Stdout.Text != "" {
-		head.WriteString("stdout:\n" + out.Stdout.Text)
+		head.WriteString("stdout" + notText(out.Stdout.NotText) + ":\n" + out.Stdout.Text)
 	}
 	if out.Stderr.Text != "" {
 		if out.Stdout.Text != "" && !strings.HasSuffix(out.Stdout.Text, "\n") {
 			head.WriteString("\n")
 		}
-		head.WriteString("stderr:\n" + out.Stderr.Text)
+		head.WriteString("stderr" + notText(out.Stderr.NotText) + ":\n" + out.Stderr.Text)
 	}
 	say(head.String())
 	for _, s := range []shownStream{out.Stdout, out.Stderr} {
@@ -308,19 +309,43 @@ func (s *stream) end() shownStream {
 		}
 	}
 	if gap == nil {
-		out.Text = plain(text)
+		out.Text, out.NotText = plain(text)
 		return out
 	}
 	where := "and lost: " + out.Problem
 	if out.File != "" {
 		where = "and in the file " + out.File
 	}
-	out.Text = fmt.Sprintf("%s\n[… %d bytes from offset %d on are left out %s …]\n%s", plain(text[:gap.Offset]), gap.Bytes, gap.Offset, where, plain(text[gap.Offset:]))
+	begin, before := plain(text[:gap.Offset])
+	end, after := plain(text[gap.Offset:])
+	out.Text = fmt.Sprintf("%s\n[… %d bytes from offset %d on are left out %s …]\n%s", begin, gap.Bytes, gap.Offset, where, end)
+	out.NotText = before + after
 	return out
 }
 
-// plain returns b as text. Bytes that are not UTF-8 become U+FFFD.
-func plain(b []byte) string { return string(bytes.ToValidUTF8(b, []byte("\uFFFD"))) }
+// plain returns b as text in which bytes that are not UTF-8 are written \xNN, and how many there are.
+func plain(b []byte) (text string, bad int) {
+	var out strings.Builder
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 {
+			fmt.Fprintf(&out, `\x%02x`, b[0])
+			bad++
+		} else {
+			out.Write(b[:n])
+		}
+		b = b[n:]
+	}
+	return out.String(), bad
+}
+
+// notText is the part of a heading that explains the bytes of plain.
+func notText(bad int) string {
+	if bad == 0 {
+		return ""
+	}
+	return fmt.Sprintf(` (%d bytes that are not UTF-8 are written \xNN)`, bad)
+}
 
 // keptOutputs is how many files with outputs a box keeps: they take up its memory.
 const keptOutputs = 8

@@ -19,6 +19,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/budget"
+	"github.com/boxd/boxd/internal/rpcline"
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -213,6 +214,9 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Mcp-Protocol-Version") >= statelessSince {
 		d.stateless.ServeHTTP(a, r)
 		return
+	}
+	if m, err := rpcline.Parse(body); err == nil && m.Method == "initialize" {
+		r.Header.Del("Mcp-Session-Id") // of a session that is gone: a client that begins anew wants another one
 	}
 	id := r.Header.Get("Mcp-Session-Id")
 	if id == "" {

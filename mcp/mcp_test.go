@@ -93,6 +93,15 @@ func TestWholeCharacters(t *testing.T) {
 	}
 }
 
+func TestPlain(t *testing.T) {
+	for in, want := range map[string]string{"": "", "aé日😀": "aé日😀", "a\xffb": `a\xffb`, "\xe6\x97 \x00": "\\xe6\\x97 \x00", "\uFFFD": "\uFFFD"} {
+		got, bad := plain([]byte(in))
+		if got != want || bad != strings.Count(want, `\x`) {
+			t.Errorf("%q became %q with %d bytes, want %q", in, got, bad, want)
+		}
+	}
+}
+
 // Errors of the SDK become errors of JSON-RPC; its messages pass.
 func TestAnswer(t *testing.T) {
 	for _, c := range []struct {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
@@ -60,6 +61,7 @@ type processResult struct {
 	ExitCode   *int           `json:"exit_code,omitempty"`
 	Verdict    string         `json:"verdict,omitempty" jsonschema:"How it ended: exited, signaled, oom and others."`
 	Output     string         `json:"output,omitempty" jsonschema:"A part of the stream."`
+	NotText    int            `json:"not_text,omitempty" jsonschema:"So many bytes of the part are not UTF-8; output has them as \\xNN."`
 	Stream     string         `json:"stream,omitempty"`
 	Offset     int64          `json:"offset,omitempty" jsonschema:"Offset of the part in the stream."`
 	NextOffset int64          `json:"next_offset,omitempty" jsonschema:"Where the next call should continue."`
@@ -264,9 +266,17 @@ func (b *box) part(ctx context.Context, process, stream string, offset int64, wa
 	if err != nil {
 		return nil, nil, err
 	}
+	if at > max(offset, 0) { // not where the client cuts: a part begins with a whole character
+		n := 0
+		for n < min(len(text), utf8.UTFMax-1) && !utf8.RuneStart(text[n]) {
+			n++
+		}
+		text, at = text[n:], at+int64(n)
+	}
 	text = wholeCharacters(text)
-	out := &processResult{Process: process, State: p.State, ExitCode: p.ExitCode, Verdict: p.Verdict, Output: plain(text), Stream: stream,
+	out := &processResult{Process: process, State: p.State, ExitCode: p.ExitCode, Verdict: p.Verdict, Stream: stream,
 		Offset: at, NextOffset: at + int64(len(text)), Gone: gone}
+	out.Output, out.NotText = plain(text)
 	if bounds := map[string]*apitypes.Stream{"stdout": p.Stdout, "stderr": p.Stderr}[stream]; bounds != nil {
 		out.More = bounds.End > out.NextOffset
 	}
@@ -274,7 +284,7 @@ func (b *box) part(ctx context.Context, process, stream string, offset int64, wa
 	if gone > 0 {
 		say += fmt.Sprintf("[%d bytes before this are no longer kept]\n", gone)
 	}
-	say += fmt.Sprintf("%s from offset %d, next offset %d:\n%s", stream, at, out.NextOffset, out.Output)
+	say += fmt.Sprintf("%s from offset %d, next offset %d%s:\n%s", stream, at, out.NextOffset, notText(out.NotText), out.Output)
 	if p.Stderr != nil && stream == "stdout" && p.Stderr.End > 0 {
 		say += fmt.Sprintf("\n[stderr has %d bytes]", p.Stderr.End)
 	}

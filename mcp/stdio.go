@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 
@@ -49,7 +50,7 @@ type lineTransport struct {
 
 // Connect implements sdk.Transport.
 func (t *lineTransport) Connect(context.Context) (sdk.Connection, error) {
-	c := &lineConn{lineTransport: t, w: &rpcline.Writer{W: t.out}}
+	c := &lineConn{lineTransport: t, w: &rpcline.Writer{W: t.out}, asking: map[jsonrpc.ID]bool{}}
 	ctx, stop := context.WithCancel(context.Background()) // Close ends the connection, not the context of Connect
 	c.closed, c.stop = ctx.Done(), stop
 	c.lines = rpcline.Read(ctx, t.in, maxBody, c.w.Write)
@@ -63,6 +64,9 @@ type lineConn struct {
 	lines  <-chan []byte
 	closed <-chan struct{}
 	stop   func()
+
+	mu     sync.Mutex
+	asking map[jsonrpc.ID]bool // the requests of the client that were not answered yet
 
 	closing  sync.Once
 	closeErr error
@@ -84,10 +88,14 @@ func (c *lineConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 			return nil, io.EOF
 		}
 		m, err := decode(line)
-		if err == nil {
+		if err != nil {
+			err = c.w.Write(rpcline.Refusal(err))
+		} else if twin := c.begin(m); twin == nil {
 			return m, nil
+		} else {
+			err = c.write(twin)
 		}
-		if err := c.w.Write(rpcline.Refusal(err)); err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -101,11 +109,36 @@ func decode(line []byte) (jsonrpc.Message, error) {
 	return jsonrpc.DecodeMessage(line)
 }
 
+// begin notes a request. If one with its ID is in progress, begin returns the answer to m instead: the SDK
+// would give none.
+func (c *lineConn) begin(m jsonrpc.Message) jsonrpc.Message {
+	r, ok := m.(*jsonrpc.Request)
+	if !ok || !r.IsCall() {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asking[r.ID] {
+		return &jsonrpc.Response{ID: r.ID, Error: &jsonrpc.Error{Code: -32600, Message: fmt.Sprintf("id %v is that of a request in progress: use each id once", r.ID.Raw())}}
+	}
+	c.asking[r.ID] = true
+	return nil
+}
+
 // Write implements sdk.Connection.
 func (c *lineConn) Write(ctx context.Context, m jsonrpc.Message) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if r, ok := m.(*jsonrpc.Response); ok {
+		c.mu.Lock()
+		delete(c.asking, r.ID)
+		c.mu.Unlock()
+	}
+	return c.write(m)
+}
+
+func (c *lineConn) write(m jsonrpc.Message) error {
 	b, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
 		return err

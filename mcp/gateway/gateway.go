@@ -263,7 +263,7 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, s *Server, who Ca
 	var t *session
 	switch id := r.Header.Get("Mcp-Session-Id"); {
 	case s.Mode == ModeRequest:
-	case m.method == "initialize" && m.id != nil && id == "":
+	case m.method == "initialize" && m.id != nil: // also with the ID of an older session: the client begins anew
 		if t = g.newSession(s, who, newID()); !g.keepSession(t) {
 			refuse(w, http.StatusTooManyRequests, m.id, rpcError{codeFailed, fmt.Sprintf("%d sessions of the protocol have a request in progress: wait for some", s.MaxSessions), nil})
 			return

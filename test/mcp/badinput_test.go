@@ -283,6 +283,10 @@ func TestManySessions(t *testing.T) {
 	}
 	status, body, _ := s.post(t, tokenA, list, "Mcp-Session-Id", first)
 	wantFailure(t, "the oldest session", status, 404, body, "session not found")
+	status, body, header = s.post(t, tokenA, initialize(1), "Mcp-Session-Id", first)
+	if again := header.Get("Mcp-Session-Id"); status != 200 || again == "" || again == first {
+		t.Errorf("its client, which still sends its ID, begins anew: %d %s, session %q", status, body, again)
+	}
 	if status, body, _ := s.post(t, tokenB, list, "Mcp-Session-Id", other); status != 200 {
 		t.Errorf("a session of another tenant: %d %s", status, body)
 	}

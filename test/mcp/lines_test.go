@@ -62,6 +62,8 @@ func TestMalformedLines(t *testing.T) {
 	send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	send(tool(2, "exec", `{"command":"until [ -e go ]; do sleep 0.05; done; echo it was running"}`))
 	mention(t, next("the call that runs", true), `"progressToken":2`)
+	send(strings.Replace(list, `"id":1`, `"id":2`, 1))
+	mention(t, next("the ID of a call that runs", false), `"id":2`, `"code":-32600`, "is that of a request in progress")
 	for _, c := range []struct {
 		what, line string
 		code       int
