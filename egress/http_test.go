@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -312,6 +314,41 @@ func TestInject(t *testing.T) {
 	}
 	if strings.Count(trouble, "\n") != 4 || strings.Count(trouble, file) != 4 || strings.Contains(trouble, "Secret") { // one for each value that is none
 		t.Errorf("the operator gets %q", trouble)
+	}
+}
+
+// TestInjectedSecretInAnswers: no verbatim copy of a secret comes back outside of a body, and what docs/network.md
+// says of other forms is true.
+func TestInjectedSecretInAnswers(t *testing.T) {
+	const secret = "Secret/one two"
+	encoded := []string{base64.StdEncoding.EncodeToString([]byte(secret)), url.QueryEscape(secret), strings.ToUpper(secret)}
+	w := newWorld(t)
+	w.name("api.example", public1)
+	cert := w.certificate("api.example")
+	w.place(public1+":443", w.sink(func(c *net.TCPConn) {
+		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{cert}})
+		http.ReadRequest(bufio.NewReader(s))
+		io.WriteString(s, "HTTP/1.1 299 "+secret+"\r\nX-Twice: "+secret+secret+"\r\nX-Last: "+secret+"\r\nX-Other: "+strings.Join(encoded, ";")+
+			"\r\nX-Half: "+secret[:7]+"\r\nX-Rest: "+secret[7:]+"\r\nTrailer: X-Late\r\nTransfer-Encoding: chunked\r\n\r\n4;x="+secret+"\r\nbody\r\n0\r\nX-Late: "+secret+"\r\n\r\n")
+		s.Close()
+	}))
+	t.Setenv("BOXD_TEST_SECRET", secret)
+	r := allowing("api.example")
+	r.Inject = []rules.Inject{{Host: "api.example", Header: "Authorization", ValueFrom: rules.Source{Env: "BOXD_TEST_SECRET"}}}
+	b := w.box(Config{Rules: r})
+	b.cfg.Roots = w.roots()
+	b.resetTransport()
+	answer := b.raw("GET http://api.example/ HTTP/1.1\r\nHost: api.example\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(answer, "HTTP/1.1 299 \r\n") || !strings.HasSuffix(answer, "\r\n\r\n4\r\nbody\r\n0\r\n\r\n") {
+		t.Errorf("%q", answer)
+	}
+	if strings.Contains(answer, secret) || !strings.Contains(answer, "X-Twice: [redacted][redacted]\r\n") || !strings.Contains(answer, "X-Last: [redacted]\r\n") {
+		t.Errorf("verbatim: %q", answer)
+	}
+	for _, form := range append(encoded, "X-Half: "+secret[:7], "X-Rest: "+secret[7:]) {
+		if !strings.Contains(answer, form) {
+			t.Errorf("%q was changed, so docs/network.md and SECURITY.md say too little: %q", form, answer)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,7 +140,9 @@ func TestHistoryKeeps(t *testing.T) {
 	}
 	// A caller's writer still gets everything, and one writer for both streams stays one.
 	var out bytes.Buffer
-	if _, err := b.Exec(ctx, me, Key{"t", "full"}, nil, Exec{Args: []string{"echo", "0123456789abcdef"}, Stdout: &out, Stderr: &out}); err != nil || out.String() != "0123456789abcdef" {
+	if _, err := b.Exec(ctx, me, Key{"t", "full"}, nil, Exec{
+		Args: []string{"echo", "0123456789abcdef"}, Env: []string{"KEY=secret of env"}, Stdin: strings.NewReader("secret of stdin"), Stdout: &out, Stderr: &out,
+	}); err != nil || out.String() != "0123456789abcdef" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	if cmd := b.boxOf(Key{"t", "full"}).Last(); cmd.Stdout != cmd.Stderr {
@@ -147,6 +150,8 @@ func TestHistoryKeeps(t *testing.T) {
 	}
 	if e := b.ran("full")[1]; string(e.Stdout) != "012345cdef" || e.Stderr != nil {
 		t.Errorf("kept %q and %q", e.Stdout, e.Stderr)
+	} else if text, err := json.Marshal(e); err != nil || bytes.Contains(text, []byte("secret of")) {
+		t.Errorf("kept environment or standard input: %s, %v", text, err)
 	}
 	// A profile that has gone keeps no arguments.
 	b.crash()

@@ -98,6 +98,7 @@ var programs = map[string]bool{
 	"mariadb": true, "mariadbd": true, "mariadb-install-db": true,
 	"openssl": true, "curl": true, "wget": true, "npm": true, "cargo": true,
 	"redis-check-rdb": true, "redis-cli": true, "nginx": true, "chromium": isDebian(),
+	"bwrap": true, "fuse-overlayfs": true,
 }
 
 // isDebian reports whether this is Debian itself. Ubuntu has Chromium as a snap, which a box cannot

@@ -45,6 +45,7 @@ func TestDaemonIsNotRoot(t *testing.T) {
 	}{
 		".": {fs.ModeDir | fs.ModeSticky | 0o771, 0, gid}, "run": {fs.ModeDir | 0o711, 0, 0},
 		"boxd.sock": {fs.ModeSocket | 0o660, 0, gid}, "boxd.db": {0o600, uid, gid}, "audit.log": {0o600, uid, gid}, "daemon.lock": {0o600, uid, gid},
+		"history/history.db": {0o600, uid, gid},
 	} {
 		info, err := os.Lstat(filepath.Join(d.dir, name))
 		if err != nil {

@@ -38,6 +38,10 @@ func TestSessions(t *testing.T) {
 	if a, b := s.sessions(t, "a"), s.sessions(t, "b"); len(b) != 1 || !strings.HasPrefix(b[0], "mcp-token-one-test-program-") || b[0] == a[1] {
 		t.Errorf("sessions of a: %q, of b: %q", a, b)
 	}
+	// Without mcp.session_tool, no argument names another session.
+	if res := try(t, one, "exec", args{"command": "true", "session": "other"}); !res.IsError || slices.Contains(s.sessions(t, "a"), "other") {
+		t.Errorf("an argument session without session_tool: %q; sessions of a: %q", textOf(res), s.sessions(t, "a"))
+	}
 	write(s.stdio(t, "", nil, "--session", "named"), "named")
 	if got := s.sessions(t, "default"); !slices.Contains(got, "named") || len(got) != 2 {
 		t.Errorf("sessions of default: %q", got)

@@ -2,6 +2,7 @@ package native
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -45,7 +46,7 @@ func putLayer(t testing.TB, data, id, script string) {
 
 // programs copies the host's programs that the scripts of these tests need.
 const programs = `mkdir -p usr/bin usr/lib usr/lib64; ln -s usr/bin bin; ln -s usr/lib lib; ln -s usr/lib64 lib64
-for p in sh cat ls id touch mkdir stat readlink head env; do
+for p in sh cat ls id touch mkdir stat readlink head env flock; do
 	p=$(command -v $p); cp -L "$p" usr/bin/
 	ldd "$p" | grep -o '/[^ ]*' | while read -r lib; do mkdir -p "./${lib%/*}"; cp -Ln "$lib" "./$lib"; done
 done
@@ -90,6 +91,23 @@ func TestLayeredRoot(t *testing.T) {
 	other := createLive(t, s.Service, engine.Spec{Layers: []string{low, high}, WritableRoot: true, UpperSize: 8 * mib})
 	wantOutput(t, other, "echo changed >/etc/passwd; mkdir /new; touch /usr/bin/x; cat /etc/passwd; head -c 20000000 /dev/zero >/new/x 2>/dev/null || echo full", "changed\nfull\n")
 	wantOutput(t, b, "cat /etc/passwd; ls /usr/bin/x 2>/dev/null || true", "pg:x:999:999::/var/lib/pg:/bin/sh\n")
+
+	// For locks the inode counts, and each box has inodes of its own over the layers.
+	third := createLive(t, s.Service, engine.Spec{Layers: []string{low, high}})
+	out := newScreen()
+	in, end := io.Pipe()
+	holder := begin(t, b, engine.Command{Args: []string{"flock", "/bin/cat", "sh", "-c", "echo held; read -r _ || true"}, Stdin: in, Stdout: out})
+	out.Await(t, "held\n")
+	const try = "flock -n -E 9 /bin/cat id -u || echo $?"
+	wantOutput(t, b, try, "9\n")
+	for _, beside := range []engine.Box{other, third} {
+		wantOutput(t, beside, try, "0\n")
+	}
+	end.Close()
+	if r, err := holder.Wait(); err != nil || r.ExitCode != 0 {
+		t.Errorf("the command with the lock: %+v, %v", r, err)
+	}
+	remove(t, third)
 
 	if _, err := s.Create(t.Context(), engine.Spec{ID: "none", Layers: []string{low, none}}); !errors.Is(err, engine.ErrNoLayer) || !strings.Contains(err.Error(), none) {
 		t.Errorf("a layer that does not exist: %v", err)
