@@ -123,6 +123,64 @@ func TestPorts(t *testing.T) {
 	}
 }
 
+// TestBoxSpeaksFirst: whatever a box answers, and however often, the headers that protect the caller are the daemon's.
+func TestBoxSpeaksFirst(t *testing.T) {
+	const early = "HTTP/1.1 103 Early Hints\r\nX-Content-Type-Options: none\r\nX-Request-Id: box\r\nSet-Cookie: boxd-login=x\r\nLink: </a>\r\n\r\n"
+	const forged = "X-Content-Type-Options: none\r\nX-Request-Id: box\r\nSet-Cookie: boxd-login=x\r\n"
+	f := serve(t, nil)
+	ensure(t, f.as(operatorToken, ""), "a")
+	for name, c := range map[string]struct {
+		answer string
+		status int
+	}{
+		"one answer":       {"HTTP/1.1 200 OK\r\n" + forged + "Content-Length: 2\r\n\r\nok", 200},
+		"early hints":      {early + "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 200},
+		"all of 1xx":       {early + "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 199 x\r\n\r\n" + early + "HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n", 404},
+		"no body":          {early + "HTTP/1.1 304 Not Modified\r\n" + forged + "\r\n", 304},
+		"no valid answer":  {early + "nonsense\r\n\r\n", 502},
+		"no answer":        {early, 502},
+		"trailers":         {early + "HTTP/1.1 200 OK\r\nTrailer: X-Request-Id, X-Content-Type-Options\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + forged + "\r\n", 200},
+		"late trailers":    {early + "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + forged + "\r\n", 200},
+		"headers to drop":  {early + "HTTP/1.1 200 OK\r\nConnection: X-Content-Type-Options, X-Request-Id\r\n" + forged + "Content-Length: 2\r\n\r\nok", 200},
+		"upgrade":          {early + "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" + forged + "\r\n", 101},
+		"upgrade unasked":  {early + "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n" + forged + "\r\n", 502},
+		"upgrade garbled":  {early + "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: \x01\r\n" + forged + "\r\n", 502},
+		"large early hint": {"HTTP/1.1 103 x\r\nX: " + strings.Repeat("x", 70<<10) + "\r\n\r\n", 502},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+				io.WriteString(conn, c.answer)
+			}
+		}()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		header := []string{"X-Request-ID", "mine"}
+		if strings.HasPrefix(name, "upgrade") {
+			header = append(header, "Connection", "Upgrade", "Upgrade", "websocket")
+		}
+		resp, _ := f.raw("GET", "/v1/sessions/a/ports/"+port+"/", operatorToken, "", header...)
+		l.Close()
+		<-served
+		h := resp.Header
+		if id, sniff := h["X-Request-Id"], h["X-Content-Type-Options"]; resp.StatusCode != c.status || len(id) != 1 || id[0] != "mine" || len(sniff) != 1 || sniff[0] != "nosniff" || h["Set-Cookie"] != nil || h["Link"] != nil {
+			t.Errorf("%s: status %d, want %d: %v", name, resp.StatusCode, c.status, h)
+		}
+		if len(resp.Trailer) > 0 {
+			t.Errorf("%s: trailers %v", name, resp.Trailer)
+		}
+	}
+}
+
 // echo answers each line with the same line.
 func echo(t *testing.T) (port int) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -142,11 +142,11 @@ func (p *Proxy) modify(res *http.Response) error {
 	x := res.Request.Context().Value(exchangeKey{}).(*exchange)
 	x.outcome = &p.o.Counters.Answered
 	v, h := x.visit, res.Header
-	dropPrivate(h, v.Prefix != "")
-	dropPrivate(res.Trailer, v.Prefix != "")
+	x.dropPrivate(h)
+	x.dropPrivate(res.Trailer)
 	res.Trailer.Del("Set-Cookie")
 	if res.StatusCode != http.StatusSwitchingProtocols {
-		res.Body = &boxBody{res.Body, res, v.Prefix != ""}
+		res.Body = &boxBody{res.Body, x, res}
 	}
 	for _, name := range []string{"Location", "Content-Location"} {
 		if l := h.Get(name); l != "" {
@@ -189,10 +189,12 @@ func privately(lines []string) string {
 var proxyOrders = []string{"x-accel-", "x-sendfile", "x-lighttpd-", "x-reproxy-", "surrogate-", "cdn-cache-", "cloudflare-cdn-", "x-litespeed-"}
 
 // dropPrivate removes from an answer the headers that speak for more than the document, or
-// for boxd. shared: the origin is the API's.
-func dropPrivate(h http.Header, shared bool) {
+// for boxd.
+func (x *exchange) dropPrivate(h http.Header) {
+	shared := x.visit.Prefix != "" // the origin is the API's
 	for name := range h {
-		drop := isPrivate(name) || hasPrefix(name, proxyOrders)
+		_, own := x.own[name]
+		drop := own || isPrivate(name) || hasPrefix(name, proxyOrders)
 		switch name {
 		case "Strict-Transport-Security", "Alt-Svc", "Public-Key-Pins", "Public-Key-Pins-Report-Only", "Service-Worker-Allowed",
 			"Clear-Site-Data": // its cookies are those of the whole site, with all previews

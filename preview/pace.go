@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,9 @@ type clientWriter struct {
 	http.ResponseWriter
 	rc    *http.ResponseController
 	stall time.Duration
+	// own are the headers that the caller of the proxy has set. The reverse proxy forgets them when the box sends an
+	// informational answer, and adds the box's to them.
+	own http.Header
 
 	mu   sync.Mutex
 	over bool     // cut or finish was called
@@ -31,7 +35,7 @@ type clientWriter struct {
 }
 
 func newClientWriter(w http.ResponseWriter, stall time.Duration) *clientWriter {
-	return &clientWriter{ResponseWriter: w, rc: http.NewResponseController(w), stall: stall}
+	return &clientWriter{ResponseWriter: w, rc: http.NewResponseController(w), stall: stall, own: w.Header().Clone()}
 }
 
 // cut ends writes that wait for the client, now and later: the request may not go on.
@@ -59,6 +63,7 @@ func (w *clientWriter) finish() {
 // WriteHeader leaves out informational answers: nothing has looked at their headers.
 func (w *clientWriter) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
+		maps.Copy(w.Header(), w.own)
 		w.ResponseWriter.WriteHeader(status)
 	}
 }
@@ -89,8 +94,9 @@ func (w *clientWriter) setDeadline(t time.Time) bool {
 	return !w.over && w.rc.SetWriteDeadline(t) == nil
 }
 
-// Hijack is called for a WebSocket.
+// Hijack is called for a WebSocket. The reverse proxy then writes the headers itself.
 func (w *clientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	maps.Copy(w.Header(), w.own)
 	c, rw, err := w.rc.Hijack()
 	if err != nil {
 		return nil, nil, err

@@ -141,6 +141,7 @@ type exchange struct {
 	visit  Visit
 	origin string
 	entry  *entry
+	own    http.Header // clientWriter.own: no header or trailer of the box has these names
 	// outcome is one of the Counters.
 	outcome *atomic.Int64
 }
@@ -177,7 +178,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request, v Visit) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(e.ctx, cancel)()
-	x := &exchange{visit: v, origin: v.origin(r), entry: e, outcome: &p.o.Counters.Abandoned}
+	x := &exchange{visit: v, origin: v.origin(r), entry: e, own: cw.own, outcome: &p.o.Counters.Abandoned}
 	defer func() { x.outcome.Add(1) }()
 	r = r.WithContext(context.WithValue(ctx, exchangeKey{}, x))
 	if r.Body != nil && r.Body != http.NoBody {
@@ -309,13 +310,13 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request, t Target, e *ent
 // boxBody is the body of an answer. The trailers are known once it has been read.
 type boxBody struct {
 	io.ReadCloser
-	res    *http.Response
-	shared bool
+	x   *exchange
+	res *http.Response
 }
 
 func (b *boxBody) Close() error {
 	err := b.ReadCloser.Close()
-	dropPrivate(b.res.Trailer, b.shared)
+	b.x.dropPrivate(b.res.Trailer)
 	b.res.Trailer.Del("Set-Cookie")
 	return err
 }

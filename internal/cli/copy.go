@@ -34,8 +34,9 @@ workspace.
 
 Paths follow the rules of docker cp. If DESTINATION is an existing directory, the copy
 is placed in it; if DESTINATION does not exist, it names the copy, and its parent
-directory must exist. SOURCE/. means the content of the directory SOURCE. If SOURCE is
-a symlink, the link itself is copied, unless the path ends in a slash or -L is given.
+directory must exist. SOURCE/. means the content of the directory SOURCE. A copy out of
+a session follows no symlink at DESTINATION or below it: it replaces one to a file, and
+refuses one to a directory. If SOURCE is a symlink, the link itself is copied, unless the path ends in a slash or -L is given.
 Permission bits are kept, except on directories that their owner could not write to.
 Owners are not kept. Devices, sockets and other special files are skipped and listed on
 stderr.
@@ -244,29 +245,30 @@ func (j *copier) download(ctx context.Context, from, to place, follow bool) erro
 	if toStdout {
 		return j.toStdout(ctx, remote, info, s)
 	}
-	local := to.path
-	there, err := os.Stat(local)
+	// Without the slash that would follow a symlink: an earlier copy may have left one that the box has made.
+	there, err := os.Lstat(path.Clean(to.path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err == nil && !there.IsDir() {
-		if local, err = filepath.EvalSymlinks(local); err != nil { // follow the user's own symlink
-			return err
+	if err == nil && there.Mode().Type() == fs.ModeSymlink {
+		if target, err := os.Stat(to.path); to.isDirectory() || err == nil && target.IsDir() {
+			return fmt.Errorf("destination %s: is a symlink to a directory, and a copy out of a session follows none: name the directory itself, or remove the symlink", to)
 		}
+		there = nil // the copy takes its place
 	}
-	parent, name, err := s.landing(to, local, there != nil, there != nil && there.IsDir())
+	parent, name, err := s.landing(to, to.path, there != nil, there != nil && there.IsDir())
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(parent)
+	sink, err := openHostSink(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("destination %s: there is no directory %s; make it first", to, spec.Quote(parent))
 	}
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	return j.fromSession(ctx, remote, name, info, &hostSink{root})
+	defer sink.close()
+	return j.fromSession(ctx, remote, name, info, sink)
 }
 
 // toStdout writes a file as it is, and a directory as a tar stream.

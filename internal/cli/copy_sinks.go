@@ -11,8 +11,11 @@ import (
 	"path"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // sink is the destination of a copy. Names are relative paths that stay within it. A size of -1 is
@@ -29,31 +32,66 @@ type treeSink interface {
 	dir(ctx context.Context, name string, mode fs.FileMode) error
 }
 
-// hostSink is a directory of the host. No name or symlink leads out of it.
-type hostSink struct{ root *os.Root }
+// hostSink is a directory of the host that receives what comes from a box. It follows no symlink below itself, because
+// an earlier copy may have left one that the box has made.
+type hostSink struct{ top *os.File }
+
+// openHostSink opens a directory of the user's, also by symlinks.
+func openHostSink(path string) (*hostSink, error) {
+	top, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	return &hostSink{top}, err
+}
+
+func (s *hostSink) close() { s.top.Close() }
+
+// parent opens the directory of name, and returns the last part of name.
+func (s *hostSink) parent(name string) (dir *os.File, base string, err error) {
+	dir, err = linux.Openat2(s.top, path.Dir(name), unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+		err = fmt.Errorf("%s on the host is in the way: it leads through a symlink or a file", spec.Quote(path.Dir(name)))
+	}
+	return dir, path.Base(name), err
+}
 
 func (s *hostSink) dir(_ context.Context, name string, mode fs.FileMode) error {
 	if name == "." {
 		return nil
 	}
-	err := s.root.Mkdir(name, 0o700)
-	if errors.Is(err, fs.ErrExist) {
-		if info, err := s.root.Lstat(name); err != nil || !info.IsDir() {
-			return errors.Join(fmt.Errorf("%s on the host is in the way: it is not a directory", spec.Quote(name)), err)
-		}
-		return nil
-	}
+	dir, base, err := s.parent(name)
 	if err != nil {
 		return err
 	}
-	return s.root.Chmod(name, mode)
+	defer dir.Close()
+	if err := linux.MkdirAt(dir, base, 0o700); errors.Is(err, fs.ErrExist) {
+		if st, err := linux.StatAt(dir, base); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return errors.Join(fmt.Errorf("%s on the host is in the way: it is not a directory", spec.Quote(name)), err)
+		}
+		return nil
+	} else if err != nil {
+		return err
+	}
+	made, err := linux.OpenDirAt(dir, base, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer made.Close()
+	return made.Chmod(mode)
 }
 
 func (s *hostSink) file(_ context.Context, name string, mode fs.FileMode, _ int64, r io.Reader) error {
-	if err := s.clear(name, false); err != nil {
+	dir, base, err := s.parent(name)
+	if err != nil {
 		return err
 	}
-	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	defer dir.Close()
+	if err := s.clear(dir, base, name, false); err != nil {
+		return err
+	}
+	f, err := linux.Openat2(dir, base, unix.OpenHow{
+		Flags: unix.O_WRONLY | unix.O_CREAT | unix.O_TRUNC | unix.O_NOFOLLOW, Mode: 0o600, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	})
 	if err != nil {
 		return err
 	}
@@ -63,22 +101,27 @@ func (s *hostSink) file(_ context.Context, name string, mode fs.FileMode, _ int6
 	}
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
 		// A part must not be taken for the whole.
-		return errors.Join(fmt.Errorf("copying %s: %w", spec.Quote(name), err), s.root.Remove(name))
+		return errors.Join(fmt.Errorf("copying %s: %w", spec.Quote(name), err), linux.UnlinkAt(dir, base))
 	}
 	return nil
 }
 
 func (s *hostSink) symlink(_ context.Context, name, target string) error {
-	if err := s.clear(name, true); err != nil {
+	dir, base, err := s.parent(name)
+	if err != nil {
 		return err
 	}
-	return s.root.Symlink(target, name)
+	defer dir.Close()
+	if err := s.clear(dir, base, name, true); err != nil {
+		return err
+	}
+	return linux.SymlinkAt(target, dir, base)
 }
 
 // clear makes room for a file or symlink. It removes a symlink of that name, and a file if file is
 // true. Anything else of that name is an error.
-func (s *hostSink) clear(name string, file bool) error {
-	info, err := s.root.Lstat(name)
+func (s *hostSink) clear(dir *os.File, base, name string, file bool) error {
+	info, err := os.Lstat(linux.FdPath(dir) + "/" + base)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -93,7 +136,7 @@ func (s *hostSink) clear(name string, file bool) error {
 	case kind == 0 && !file:
 		return nil
 	}
-	return s.root.Remove(name)
+	return linux.UnlinkAt(dir, base)
 }
 
 // sessionSink is a directory of the copier's session, for a single file or symlink.

@@ -267,7 +267,7 @@ func TestCopyLikeDocker(t *testing.T) {
 		{"file", "there/", "there/file " + file},
 		{"file", "there/.", "there/file " + file},
 		{"file", "there/x", "there/x " + file},
-		{"file", "to-there", "there/file " + file},
+		{"file", "to-there", "there/file " + file}, // TestDownloadFollowsNoLink has the way down
 		{"file", "taken", "taken " + file},
 		{"file", "none/", "!no such directory"},
 		{"file", "none/x", "!no directory"},
@@ -285,6 +285,7 @@ func TestCopyLikeDocker(t *testing.T) {
 		{"tree", "there", in("there/tree")},
 		{"tree/.", "there", "there/" + strings.ReplaceAll(tree, ", ", ", there/")},
 		{"tree", "to-there", in("there/tree")},
+		{"file", "to-there/x", "there/x " + file},
 		{"tree", "taken", "!so a directory cannot be copied there"},
 		{"tree", "none/x", "!no directory"},
 		{"link", ".", "link -> file"},
@@ -299,6 +300,9 @@ func TestCopyLikeDocker(t *testing.T) {
 		{"none", "x", "!no such file"},
 	} {
 		for _, down := range []bool{true, false} {
+			if down && c.to == "to-there" {
+				continue
+			}
 			source, dest := t.TempDir(), t.TempDir()
 			plant(t, source, "w/tree/ 750", "w/tree/sub/ 711", "w/tree/a 640 A", "w/tree/sub/b 600 B", "w/tree/l -> ../nowhere", "w/tree/e/ 700",
 				"w/file 755 F", "w/link -> file", "w/tree-link -> tree", "w/nowhere -> none")
@@ -547,16 +551,69 @@ func TestDownloadStaysInside(t *testing.T) {
 	}
 }
 
+// TestDownloadFollowsNoLink: a link of the box that an earlier copy has left on the host is not followed by the next
+// one, whatever form the destination has, and neither is one below it that leads to a place in the same tree.
+func TestDownloadFollowsNoLink(t *testing.T) {
+	const refused = "follows none"
+	for _, c := range []struct{ link, from, to, refusal string }{
+		{"victim", "file", "result", ""},
+		{"nowhere", "file", "result", ""},
+		{"victim", "file", "./result", ""},
+		{"victim", "file", "ABS/result", ""},
+		{"victim", "file", "up/result", ""}, // the user's own link to the directory
+		{"victim", "link", "result", ""},
+		{"victim", "file", "result/", refused},
+		{"victim", "tree", "result", "in the way"},
+		{"victims", "file", "result", refused},
+		{"victims", "file", "result/", refused},
+		{"victims", "file", "result/.", refused},
+		{"victims", "tree", "result", refused},
+		{"victims", "tree/.", "result", refused},
+		{"victims", "tree/.", "result/", refused},
+		{"result", "file", "result/", refused},
+		{"victim", "links/.", ".", ""},
+		{"victims", "trees/.", ".", "in the way"},
+		{"victims", "trees", "down", "in the way"},
+	} {
+		source, dest := t.TempDir(), t.TempDir()
+		plant(t, source, "w/file 644 new", "w/link -> other", "w/tree/file 644 new", "w/links/result 644 new", "w/trees/result/file 644 new")
+		plant(t, dest, "victim 600 kept", "victims/file 600 kept", "w/down/trees/result -> ../../../victims", "up -> w")
+		link := map[string]string{"victim": "../victim", "victims": "../victims", "nowhere": "../nowhere", "result": "result"}[c.link]
+		plant(t, dest, "w/result -> "+link, "w/up -> .")
+		d := newFileDaemon(t, source)
+		t.Chdir(filepath.Join(dest, "w"))
+		status, v := d.call("cp", "s:"+c.from, strings.ReplaceAll(c.to, "ABS", filepath.Join(dest, "w")))
+		got := planted(t, dest)
+		if !strings.Contains(got, "victim 600 kept, victims/ 755, victims/file 600 kept") || strings.Contains(got, "nowhere 6") {
+			t.Errorf("%+v: the link was followed: %s", c, got)
+		}
+		line := v.stderr.String()
+		if c.refusal == "" && (status != 0 || line != "" || !strings.Contains(got, "w/result 644 new") && !strings.Contains(got, "w/result -> other")) {
+			t.Errorf("%+v: status %d, %q, %s", c, status, line, got)
+		}
+		if c.refusal != "" && (status != 125 || !strings.Contains(line, c.refusal) || strings.Count(line, "\n") != 1 || !strings.Contains(got, "w/result -> "+link)) {
+			t.Errorf("%+v: status %d, %q, %s", c, status, line, got)
+		}
+	}
+	// A daemon that leaves out the directory leads no further.
+	dest := t.TempDir()
+	plant(t, dest, "victims/f 600 kept", "d/l -> ../victims")
+	d := newFakeDaemon(t, hostileTree(t, &tar.Header{Name: "l/f", Typeflag: tar.TypeReg}))
+	if status, v := d.call("cp", "s:d", dest); status != 125 || !strings.Contains(v.stderr.String(), "in the way") || !strings.Contains(planted(t, dest), "victims/f 600 kept") {
+		t.Errorf("through a symlink: status %d, %q, %s", status, v.stderr.String(), planted(t, dest))
+	}
+}
+
 // TestBrokenCopy: what has arrived of a file that breaks off does not stay under its name.
 func TestBrokenCopy(t *testing.T) {
 	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
+	sink, err := openHostSink(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
+	defer sink.close()
 	broken := io.MultiReader(strings.NewReader("half"), iotest.ErrReader(io.ErrUnexpectedEOF))
-	err = (&hostSink{root}).file(t.Context(), "f", 0o644, 8, broken)
+	err = sink.file(t.Context(), "f", 0o644, 8, broken)
 	if err == nil || !strings.Contains(err.Error(), "http.max_file") {
 		t.Errorf("%v", err)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/csv"
 	"fmt"
 	"net/http"
 	"strings"
@@ -80,6 +81,32 @@ func TestLists(t *testing.T) {
 	}
 	if status, v := d.call("sessions", "show", "s2"); status != 125 || !strings.Contains(v.stderr.String(), "nothing at GET /v1/sessions/s2") {
 		t.Errorf("status %d, %q", status, v.stderr.String())
+	}
+}
+
+// A name that somebody else has chosen is no formula for the spreadsheet that opens the table.
+func TestUsageForSpreadsheets(t *testing.T) {
+	evil := []string{"=HYPERLINK(1)", "+1", "-1+2", "@SUM(1)", "\t=1", "\r=1", "\n=1", " =1"}
+	var list apitypes.UsageList
+	for _, name := range evil {
+		list.Usage = append(list.Usage, apitypes.UsageRow{Tenant: name, Profile: name, User: name, Session: name, Day: "2026-01-02"})
+	}
+	list.Usage = append(list.Usage, apitypes.UsageRow{Tenant: "a-b", Profile: "a=b", User: "me@example.com", Session: "a+b"})
+	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) { send(w, list) })
+	status, v := d.call("usage", "--csv", "--by", "day", "--by", "profile", "--by", "user", "--by", "session")
+	rows, err := csv.NewReader(&v.stdout).ReadAll()
+	if status != 0 || err != nil || len(rows) != len(evil)+2 {
+		t.Fatalf("status %d, %v, %d rows", status, err, len(rows))
+	}
+	for i, row := range rows[1:] {
+		for at, cell := range row[:5] {
+			if i < len(evil) && at != 1 && cell != "'"+evil[i] {
+				t.Errorf("cell %q of %q", cell, evil[i])
+			}
+		}
+	}
+	if got := strings.Join(rows[len(rows)-1][:5], " "); got != "a-b  a=b me@example.com a+b" {
+		t.Errorf("harmless names: %q", got)
 	}
 }
 

@@ -154,7 +154,8 @@ func (a *App) newUsage() *cobra.Command {
 		Long: `Show what commands and managed processes that have ended have used: processor time, the
 time that they ran, and bytes read from and written to disks; and for how long sessions
 have had a box, with its memory multiplied with that time, by tenant and day (UTC).
-Users are the label "user" of sessions.`,
+Users are the label "user" of sessions. With --csv, a name that a spreadsheet would take
+for a formula is preceded by an apostrophe.`,
 		Example: `  boxd usage
   boxd usage --by user --by day --from 2026-01-01 --csv`,
 		Args: exactly(),
@@ -196,7 +197,16 @@ Users are the label "user" of sessions.`,
 	return cmd
 }
 
-// usageRows are the rows of a table with a head, for programs in seconds and bytes.
+// csvCell returns a text that a spreadsheet does not take for a formula: tenants and callers choose names and labels,
+// and a formula of theirs could send what is in the sheet elsewhere. OWASP, "CSV Injection", lists the characters.
+func csvCell(text string) string {
+	if first := strings.TrimLeft(text, " "); first != "" && strings.ContainsRune("=+-@\t\r\n", rune(first[0])) {
+		return "'" + text
+	}
+	return text
+}
+
+// usageRows are the rows of a table with a head, for programs (plain) in seconds and bytes.
 func usageRows(list []apitypes.UsageRow, by []string, plain bool) [][]string {
 	parts := slices.DeleteFunc([]string{"day", "profile", "user", "session"}, func(part string) bool { return !slices.Contains(by, part) })
 	head := slices.Concat([]string{"tenant"}, parts, []string{"execs", "processes", "cpu", "wall", "read", "written", "session_time", "memory_gib_seconds"})
@@ -211,6 +221,11 @@ func usageRows(list []apitypes.UsageRow, by []string, plain bool) [][]string {
 		row := []string{u.Tenant}
 		for _, part := range parts {
 			row = append(row, map[string]string{"day": u.Day, "profile": u.Profile, "user": u.User, "session": u.Session}[part])
+		}
+		if plain {
+			for i := range row {
+				row[i] = csvCell(row[i])
+			}
 		}
 		row = append(row, strconv.FormatInt(u.Execs, 10), strconv.FormatInt(u.Processes, 10))
 		for _, d := range []time.Duration{u.CPU.D(), u.Wall.D()} {

@@ -53,15 +53,15 @@ func (a *App) saveOutputs(ctx context.Context, c *client.Client, session, workdi
 	if len(result.Outputs) == 0 {
 		return unsaved
 	}
-	root, err := os.OpenRoot(f.outputsTo)
+	sink, err := openHostSink(f.outputsTo)
 	if err != nil {
 		a.say("boxd: no outputs: --outputs-to: %s", oneline.Error(err))
 		return errUnsaved
 	}
-	defer root.Close()
+	defer sink.close()
 	for _, o := range result.Outputs {
 		name := cmp.Or(string(o.RawPath), o.Path)
-		if err := saveOutput(ctx, c, session, workdir, &hostSink{root}, name, o); err != nil {
+		if err := saveOutput(ctx, c, session, workdir, sink, name, o); err != nil {
 			a.say("boxd: output %s: %s", spec.Quote(name), oneline.Error(err))
 			unsaved = errUnsaved
 		}
@@ -82,8 +82,12 @@ func saveOutput(ctx context.Context, c *client.Client, session, workdir string, 
 		defer r.Close()
 		content = r
 	}
-	if err := to.root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
+	for i, c := range name {
+		if c == '/' {
+			if err := to.dir(ctx, name[:i], 0o755); err != nil {
+				return err
+			}
+		}
 	}
 	return to.file(ctx, name, permissions(o.Mode), o.Size, content)
 }
