@@ -290,6 +290,7 @@ func TestSignalsUnpack(t *testing.T) {
 		}
 		pid := 0
 		await(t, "a box unpacks", func() bool { pid = grandchild(t, cmd, "boxd-unpacker"); return pid > 0 })
+		wantShown(t, pid, "boxd-unpacker", "boxd-unpacker box=box-[a-z2-7]{26}", "boxd-agent", "spawner")
 		for _, sig := range signals[row.outcome] {
 			if err := syscall.Kill(pid, sig); err != nil {
 				t.Errorf("%v: %v", sig, err)
