@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/command"
 	"github.com/boxd/boxd/engine/spec"
@@ -739,7 +740,7 @@ func (l *Launcher) rename(b *box, id string) error {
 	}
 	b.id, b.dir = id, dir
 	l.pool.drop(b.name)
-	return nil
+	return b.control.Send(wire.TypeName, 0, []byte(id))
 }
 
 // setHostname sets the hostname that the kernel tells the box.
