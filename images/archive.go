@@ -240,7 +240,12 @@ func (open bundle) read(name string, limit int64) ([]byte, error) {
 
 // blob opens a blob of an OCI layout. Its reader fails where the blob is not what its digest says.
 func (open bundle) blob(d v1.Descriptor) (io.ReadCloser, error) {
-	f, err := open(blobsDir + "/" + d.Digest.Hex)
+	return open.verified(blobsDir+"/"+d.Digest.Hex, d)
+}
+
+// verified opens a blob by the name that it has in an archive. Its reader fails where the blob is not what its digest says.
+func (open bundle) verified(name string, d v1.Descriptor) (io.ReadCloser, error) {
+	f, err := open(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: blob %s: %w", ErrCorrupt, d.Digest, err)
 	}
@@ -290,6 +295,18 @@ func (s *Store) importLayout(ctx context.Context, open bundle, r Request) (Image
 		return Image{}, err
 	}
 	in.open = func(_ context.Context, d v1.Descriptor, _ func(int64)) (io.ReadCloser, error) { return open.blob(d) }
+	in.carries = func(ctx context.Context, d v1.Descriptor) (bool, error) {
+		f, err := open.blob(d)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		defer f.Close()
+		_, err = io.Copy(io.Discard, untilDone{ctx, f})
+		return true, err
+	}
 	return s.add(ctx, in)
 }
 
@@ -377,7 +394,7 @@ func (s *Store) importSaved(ctx context.Context, open bundle, all []savedImage, 
 		return Image{}, err
 	}
 	in.open = func(_ context.Context, d v1.Descriptor, _ func(int64)) (io.ReadCloser, error) {
-		return open(files[d.Digest])
+		return open.verified(files[d.Digest], d) // the file may have changed since
 	}
 	return s.add(ctx, in)
 }
@@ -438,6 +455,9 @@ func (s *Store) importRoot(ctx context.Context, archive io.Reader, size int64, k
 		return Image{}, err
 	}
 	if err := in.describe(newManifest(config, v1.Descriptor{MediaType: kind, Digest: blob.hash(), Size: blob.n}), config, want); err != nil {
+		return Image{}, err
+	}
+	if err := s.record(rec, origin{blob.hash().Hex, r.Tenant}); err != nil {
 		return Image{}, err
 	}
 	return s.finish(in, []Unpacked{*rec})

@@ -9,7 +9,9 @@ import (
 	"hash"
 	"io"
 	"math"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"go.etcd.io/bbolt"
@@ -27,13 +29,20 @@ type incoming struct {
 	layers     []v1.Descriptor
 	diffIDs    []v1.Hash
 	chain      []string // chain IDs
-	readable   sync.Map // IDs of layers of the store that need no blob; see findReadable
+	blobs      []string // as chain, of the blobs' digests
 	source     string   // requests with the same source can read the same blobs and layers, and share their work
 	run        Config
 	platform   v1.Platform
 	maxBytes   int64
 	totalBytes int64      // of the blobs
 	reporting  sync.Mutex // during calls of req.Progress
+	// By layer, nil for none: the store's layer that is used if the source has the layer's blob, and if it lacks it;
+	// see findStored. made are those that this request has made, or waited for.
+	carried, absent []*Unpacked
+	made            []atomic.Pointer[Unpacked]
+	// carries reports whether the source has a blob, and fails if what it has under the blob's name is something else.
+	// nil: it has all blobs, and gives them by their digest only.
+	carries func(ctx context.Context, d v1.Descriptor) (bool, error)
 	// open opens the blob of a layer. Its reader fails with ErrCorrupt where the blob is not what its digest
 	// says. progress is told how many bytes of it have arrived.
 	open func(ctx context.Context, d v1.Descriptor, progress func(int64)) (io.ReadCloser, error)
@@ -62,9 +71,13 @@ func (in *incoming) describe(manifest, config []byte, want v1.Platform) error {
 		return err
 	}
 	in.digest, in.layers, in.diffIDs, in.chain = digestOf(manifest), d.Layers, c.RootFS.DiffIDs, chainIDs(c.RootFS.DiffIDs)
+	var digests []v1.Hash
 	for _, l := range in.layers {
 		in.totalBytes += l.Size
+		digests = append(digests, l.Digest)
 	}
+	in.blobs = chainIDs(digests)
+	in.carried, in.absent, in.made = make([]*Unpacked, len(in.layers)), make([]*Unpacked, len(in.layers)), make([]atomic.Pointer[Unpacked], len(in.layers))
 	return nil
 }
 
@@ -74,7 +87,7 @@ func (s *Store) add(ctx context.Context, in *incoming) (img Image, err error) {
 		return Image{}, err
 	}
 	defer s.begin(ctx, &err, in.ids()...)()
-	if err := s.findReadable(in); err != nil {
+	if err := s.findStored(in); err != nil {
 		return Image{}, err
 	}
 	var stack []Unpacked
@@ -129,17 +142,21 @@ func (in *incoming) ids() []string {
 	return ids
 }
 
+// flight names the work that makes the layers 0 to i. Those who share it name the same blobs: their configurations
+// alone say nothing of where the layers come from.
+func (in *incoming) flight(i int) string { return in.source + " " + in.chain[i] + " " + in.blobs[i] }
+
 // stack makes the layers 0 to i of the image, or waits for the work that makes them. report may be nil.
 func (s *Store) stack(ctx context.Context, in *incoming, i int, report func(Progress)) ([]Unpacked, error) {
 	if i < 0 {
 		return nil, nil
 	}
 	for {
-		got, own, err := s.flights.do(ctx, s.base, in.source+" "+in.chain[i], in, report, func(work context.Context, job *flight) ([]Unpacked, error) {
+		got, own, err := s.flights.do(ctx, s.base, in.flight(i), in, report, func(work context.Context, job *flight) ([]Unpacked, error) {
 			return s.makeStack(work, job, in, i)
 		})
-		for _, l := range got {
-			in.readable.Store(l.ID, true)
+		for j := range got {
+			in.made[j].Store(&got[j])
 		}
 		if err == nil || own || ctx.Err() != nil {
 			return got, err
@@ -152,7 +169,7 @@ func (s *Store) makeStack(ctx context.Context, job *flight, in *incoming, i int)
 	defer s.pin(in.chain[i], in.diffIDs[i].Hex)()
 	layer := in.layers[i]
 	name := layer.Digest.String()
-	rec, err := s.known(in, i)
+	rec, err := in.known(ctx, i)
 	if err != nil {
 		return nil, err
 	}
@@ -186,56 +203,73 @@ func (s *Store) makeStack(ctx context.Context, job *flight, in *incoming, i int)
 			l.MaxBytes -= b.Bytes
 			l.Below = append(l.Below, b.ID)
 		}
-		if rec, err = s.unpack(ctx, l, in.chain[i]); err != nil {
+		if rec, err = s.unpack(ctx, l, in.chain[i]); err == nil {
+			err = s.record(rec, origin{layer.Digest.Hex, in.req.Tenant})
+		}
+		if err != nil {
 			return nil, fmt.Errorf("layer %s: %w", name, err)
 		}
-		in.readable.Store(rec.ID, true)
+		in.made[i].Store(rec)
 	}
 	return append(below[:len(below):len(below)], *rec), nil
 }
 
-// findReadable notes the layers of the image that the tenant has in another one, or that are shared. Another layer of
-// the store it gets only by its blob: a digest in a manifest proves nothing. The operator can read every layer.
-func (s *Store) findReadable(in *incoming) error {
+// findStored finds the layers of the image that need no blob of it, although its author may be a stranger to the one
+// who brings it: the digests in its configuration prove nothing. A layer is used in place of a blob that was once
+// unpacked to it, if the tenant has the layer in another image, or has brought that blob before; or if it is shared. A
+// layer is used where the source has no blob for it, if the tenant has it in another image or it is shared. So what an
+// operator brings for all tenants never brings a layer that only some of them have.
+func (s *Store) findStored(in *incoming) error {
 	return s.db.view(func(t tables) error {
-		others := map[string]bool{}
+		readable := map[string]bool{}
 		err := each(t.refs, func(_ string, r *Image) {
 			for _, id := range r.Layers {
-				others[id] = others[id] || r.Tenant == in.req.Tenant || r.Tenant == Shared
+				readable[id] = readable[id] || r.Tenant == in.req.Tenant || r.Tenant == Shared
 			}
 		})
-		for _, id := range in.ids() {
-			if (others[id] || in.req.Tenant == Shared) && t.layers.Get([]byte(id)) != nil {
-				in.readable.Store(id, true)
-				in.source += " " + id
+		for i, blob := range in.layers {
+			for _, id := range []string{in.diffIDs[i].Hex, in.chain[i]} { // the one of this stack counts
+				rec, e := get[Unpacked](t.layers, []byte(id))
+				err = errors.Join(err, e)
+				if rec == nil || rec.Inherits && id != in.chain[i] { // of another stack, where it is the lowest
+					continue
+				}
+				same := blob.Digest == in.diffIDs[i] || slices.ContainsFunc(rec.Origins, func(o origin) bool { return o.Blob == blob.Digest.Hex })
+				brought := slices.Contains(rec.Origins, origin{blob.Digest.Hex, in.req.Tenant})
+				if readable[id] {
+					in.absent[i] = rec
+				}
+				if same && readable[id] || brought {
+					in.carried[i] = rec
+				}
+				if readable[id] || brought {
+					in.source += " " + id
+				}
 			}
 		}
 		return err
 	})
 }
 
-// known returns the record of layer i, nil if it has to be made. A layer that has entries in directories of the
-// layers below it fits this stack only.
-func (s *Store) known(in *incoming, i int) (rec *Unpacked, err error) {
-	err = s.db.view(func(t tables) error {
-		for _, id := range []string{in.chain[i], in.diffIDs[i].Hex} {
-			if _, ok := in.readable.Load(id); !ok {
-				continue
-			}
-			rec, err = get[Unpacked](t.layers, []byte(id))
-			if rec != nil && rec.Inherits && id != in.chain[i] {
-				rec = nil // of another stack, where it is the lowest
-			}
-			if rec != nil || err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return rec, err
+// known returns layer i if it need not be made, else nil.
+func (in *incoming) known(ctx context.Context, i int) (*Unpacked, error) {
+	if rec := in.made[i].Load(); rec != nil {
+		return rec, nil
+	}
+	if in.carries == nil || in.carried[i] == nil && in.absent[i] == nil {
+		return in.carried[i], nil
+	}
+	has, err := in.carries(ctx, in.layers[i])
+	if err != nil {
+		return nil, fmt.Errorf("layer %s: %w", in.layers[i].Digest, err)
+	}
+	if has {
+		return in.carried[i], nil
+	}
+	return in.absent[i], nil
 }
 
-// unpack makes one layer and its record. chain is its chain ID, "" if it is not known.
+// unpack makes one layer. chain is its chain ID, "" if it is not known. The blob has been read to its end.
 func (s *Store) unpack(ctx context.Context, l Layer, chain string) (*Unpacked, error) {
 	if l.MaxBytes <= 0 {
 		return nil, fmt.Errorf("%w: the layers below it leave no room for it", ErrQuota)
@@ -250,7 +284,26 @@ func (s *Store) unpack(ctx context.Context, l Layer, chain string) (*Unpacked, e
 	if _, err := io.Copy(io.Discard, l.Blob); err != nil { // whatever follows the end of the archive belongs to the digest
 		return nil, err
 	}
-	return &u, s.db.update(func(t tables) error { return put(t.layers, []byte(u.ID), u) })
+	return &u, nil
+}
+
+// maxOrigins is how many origins of a layer are kept. The oldest one goes first.
+const maxOrigins = 16
+
+// record writes the record of a layer that was made from a blob.
+func (s *Store) record(u *Unpacked, from origin) error {
+	return s.db.update(func(t tables) error {
+		old, err := get[Unpacked](t.layers, []byte(u.ID))
+		if err != nil {
+			return err
+		}
+		u.Origins = []origin{from}
+		if old != nil {
+			others := slices.DeleteFunc(old.Origins, func(o origin) bool { return o == from })
+			u.Origins = append(others[max(0, len(others)-maxOrigins+1):], from)
+		}
+		return put(t.layers, []byte(u.ID), u)
+	})
 }
 
 // maxReferences is how many images a tenant can have, whatever their size: each takes up to maxRunConfig of the database.

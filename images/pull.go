@@ -19,8 +19,9 @@ import (
 
 // Pull fetches an image from its registry, unless the store has it already: for the tenant or for all.
 //
-// A layer that the tenant has in another image, or that is shared, is not fetched again. A layer that only other tenants
-// have is fetched and unpacked again, because that proves that the tenant can read it, and then is kept once.
+// A layer that the tenant has in another image, or that is shared, is not fetched again if it was made from the same
+// blob. A layer that only other tenants have is fetched and unpacked again, because that proves that the tenant can read
+// it, and then is kept once.
 func (s *Store) Pull(ctx context.Context, r Request) (Image, error) {
 	img, err := s.pull(ctx, r)
 	if err != nil {

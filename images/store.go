@@ -177,7 +177,9 @@ func (s *Store) incoming(r Request) (*incoming, v1.Platform, error) {
 		return nil, v1.Platform{}, errReadOnly
 	}
 	want, err := parsePlatform(cmp.Or(r.Platform, s.o.Platform))
-	return &incoming{req: r, source: "import by " + r.Tenant}, want, err
+	in := &incoming{req: r}
+	in.source = fmt.Sprintf("import %p", in) // what another archive has says nothing of this one
+	return in, want, err
 }
 
 // spool is a file without a name, so that nothing of it outlives the process.

@@ -248,7 +248,7 @@ func TestPullsShare(t *testing.T) {
 	waitFor(t, func() bool {
 		b.flights.mu.Lock()
 		defer b.flights.mu.Unlock()
-		return len(b.flights.flying) == 3 && b.flights.flying[g.host()+"/x "+chainIDs(hashes(t, img))[2]].waiters == 6
+		return len(b.flights.flying) == 3 && b.flights.flying[flightOf(t, g.host()+"/x", img, 2)].waiters == 6
 	})
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
@@ -382,12 +382,22 @@ func TestSharedWorkFails(t *testing.T) {
 	waitFor(t, func() bool {
 		b.flights.mu.Lock()
 		defer b.flights.mu.Unlock()
-		return b.flights.flying[g.host()+"/x "+chainIDs(hashes(t, img))[0]].waiters == 2
+		return b.flights.flying[flightOf(t, g.host()+"/x", img, 0)].waiters == 2
 	})
 	close(gate)
 	if err := errors.Join(<-results, <-results); !errors.Is(err, ErrLogin) {
 		t.Error(err)
 	}
+}
+
+// flightOf names the work that makes the layers 0 to i of an image.
+func flightOf(t testing.TB, source string, img v1.Image, i int) string {
+	var digests []v1.Hash
+	for _, l := range manifestOf(t, img).Layers {
+		digests = append(digests, l.Digest)
+	}
+	in := incoming{source: source, chain: chainIDs(hashes(t, img)), blobs: chainIDs(digests)}
+	return in.flight(i)
 }
 
 func hashes(t testing.TB, img v1.Image) []v1.Hash {

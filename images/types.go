@@ -106,6 +106,14 @@ type Unpacked struct {
 	Bundle bool `json:"bundle,omitempty"`
 	// Inherits says that what the layer contains depends on the layers below it.
 	Inherits bool `json:"inherits,omitempty"`
+	// Origins are blobs from which the layer was made, the latest last. The Store sets them.
+	Origins []origin `json:"origins,omitempty"`
+}
+
+// origin is a blob from which a layer was made.
+type origin struct {
+	Blob   string `json:"blob"`             // 64 hexadecimal digits
+	Tenant string `json:"tenant,omitempty"` // who brought it
 }
 
 // Options of a Store.

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +30,15 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	boxddaemon "github.com/boxd/boxd/test/daemon"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	dockerarchive "github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // gate is the door of a registry, at which a test can change the answers.
@@ -628,6 +639,72 @@ func TestDaemonImageTenants(t *testing.T) {
 	}
 	if got := d.run("image", "verify", "--all", "--tenant", "two"); got.status != 1 || strings.Count(got.stdout, ": ok\n") != 1 || strings.Count(got.stdout, ": no: ") != 1 {
 		t.Errorf("after a change on disk: %v", got)
+	}
+}
+
+// TestForgedImage: an image that names the layer of a tenant in its configuration, and has another blob, is refused in
+// each way in, also if an operator brings it for all tenants, and by the store of boxd run.
+func TestForgedImage(t *testing.T) {
+	testutil.Long(t)
+	private := tarOf(t, rootFS(t, false, map[string]string{"note": "secret"}))
+	secret, err := os.ReadFile(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(secret)
+	forged, err := random.Image(1000, 1)
+	if err == nil {
+		forged, err = mutate.ConfigFile(forged, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH,
+			RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, dir := newGate(t, inProcess()), t.TempDir()
+	pushed, err := name.NewTag(g.host+"/forged:1", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := layout.Write(dir+"/layout", empty.Index)
+	if err == nil {
+		err = written.AppendImage(forged)
+	}
+	if err := errors.Join(err, dockerarchive.WriteToFile(dir+"/docker.tar", pushed, forged), remote.Write(pushed, forged)); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{dir + "/docker.tar", tarOf(t, dir+"/layout")}
+
+	c := newImageCLI(t)
+	c.ok("image", "import", "-q", private, "--name", "lab/private:1")
+	for _, file := range append(files, dir+"/layout") {
+		c.wantRefused(125, c.run("image", "import", "-q", file, "--name", "lab/forged:1"), "image is damaged", "the archive of the layer has the digest")
+	}
+	c.wantRefused(125, c.run("image", "pull", "-q", "--insecure", pushed.String()), "image is damaged", "the archive of the layer has the digest")
+
+	d := newImageDaemon(t, g, "images:\n  registries:\n    HOST: {insecure: true}\n  prefetch: [HOST/forged:1]\nprofiles:\n  default: {workspace_mode: none}\n")
+	g.change(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusNotFound); return true })
+	d.start()
+	d.ok("image", "import", "-q", private, "--name", "lab/private:1", "--tenant", "one")
+	g.change(nil)
+	for _, whose := range [][]string{{"--tenant", "one"}, {"--tenant", "two"}, {"--tenant", "*", "--shared"}} {
+		for _, file := range files {
+			got := d.run(append([]string{"image", "import", "-q", file, "--name", "lab/forged:1"}, whose...)...)
+			d.wantRefused(125, got, "image is damaged", "the archive of the layer has the digest")
+		}
+		d.wantRefused(125, d.run(append([]string{"image", "pull", "-q", pushed.String()}, whose...)...), "image is damaged", "the archive of the layer has the digest")
+	}
+	d.stop()
+	d.start() // and tries again to prefetch
+	await(t, "the image was asked for", func() bool {
+		return g.requests("/blobs/") > 0 && strings.Contains(d.run("status").stdout, "prefetching image")
+	})
+	if got := d.run("status").stdout; !strings.Contains(got, "the archive of the layer has the digest") {
+		t.Errorf("%s", got)
+	}
+	for tenant, want := range map[string]string{"one": "lab/private:1\n", "two": "", "three": ""} {
+		if got := d.ok("image", "ls", "-q", "--tenant", tenant); got != want {
+			t.Errorf("tenant %s has %q", tenant, got)
+		}
 	}
 }
 
