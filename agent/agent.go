@@ -39,10 +39,8 @@ type agent struct {
 	ending   atomic.Bool // the box is ending and serves no client any more
 }
 
-// Main runs PID 1 of the box id, as a program of the given name. It returns only when the box is to end.
-func Main(program, id string) error {
-	shown := newTitle(program)
-	shown.show(id)
+// Main runs PID 1. It returns only when the box is to end.
+func Main() error {
 	// Commands must not inherit the launcher's setting. The memory that is in use by now, and
 	// the rest of the memory that threads.c names, stays in small pages.
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) // fails on kernels without huge pages
@@ -78,7 +76,7 @@ func Main(program, id string) error {
 	if err := control.Send(wire.TypeReady, frame.ID, nil); err != nil {
 		return err
 	}
-	go a.watch(control, shown)
+	go a.watch(control)
 	return a.reaper.run()
 }
 
@@ -153,16 +151,10 @@ func setUp(frame *wire.Frame) (*agent, error) {
 	}, nil
 }
 
-// watch waits for the end of the launcher's connection, which carries nothing more than other IDs of the box.
-func (a *agent) watch(control *wire.Conn, shown title) {
-	for {
-		frame, err := control.Receive()
-		if err != nil {
-			break
-		}
-		if frame.Type == wire.TypeName {
-			shown.show(string(frame.Body))
-		}
+// watch waits for the end of the launcher's connection, which carries no more frames.
+func (a *agent) watch(control *wire.Conn) {
+	frame, err := control.Receive()
+	if err == nil {
 		frame.Close()
 	}
 	control.Close()

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,10 +12,8 @@
 
 __attribute__((constructor)) static void close_leaked(int argc, char **argv)
 {
-	if (argc != 3 || strcmp(argv[1], "agent") != 0)
+	if (argc != 2 || strcmp(argv[1], "agent") != 0)
 		return;
-	// The kernel names a program after its path, which is a number in /proc/self/fd. All threads inherit this.
-	prctl(PR_SET_NAME, "boxd-agent", 0, 0, 0);
 	if (syscall(SYS_close_range, CONTROL_FD + 1, ~0U, 0) != 0) { // Linux 5.9
 		fprintf(stderr, "boxd-agent: closing inherited descriptors: %s\n", strerror(errno));
 		_exit(125);

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"unsafe"
 
 	"github.com/boxd/boxd/agent/wire"
-	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,7 +18,7 @@ import (
 // from the rest of the agent: the children of a thread start in the thread's cgroups.
 func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
-	err := errors.Join(enter(a.home), linux.NameThread(wire.SpawnerName))
+	err := errors.Join(enter(a.home), nameThread(wire.SpawnerName))
 	if a.sandbox == nil { // otherwise its children are our own programs, which need the privileges
 		err = errors.Join(err, renounce())
 	}
@@ -42,6 +42,15 @@ func (a *agent) thread(placed chan<- struct{}) {
 			os.Exit(1) // a box that no client can reach is useless
 		}
 	}
+}
+
+// nameThread names the calling thread, for the launcher and for people.
+func nameThread(name string) error {
+	p, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(p)), 0, 0, 0))
 }
 
 // enter moves the calling thread into the cgroups behind tasks files.

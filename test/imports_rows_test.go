@@ -59,7 +59,7 @@ var rows = []row{
 	{"agent/zygote", []string{"internal/linux"}, "both sides of a socket to code of a box's user: it must stay small enough to review"},
 	{"agent/files", []string{"internal/glob", "internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
-	{"agent/role", []string{"agent", "agent/dial", "agent/files", "internal/linux"}, "wires the programs that run in boxes, and names their processes"},
+	{"agent/role", []string{"agent", "agent/dial", "agent/files"}, "wires the programs that run in boxes, it decides nothing"},
 
 	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
 	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},

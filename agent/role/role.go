@@ -9,7 +9,6 @@ import (
 	"github.com/boxd/boxd/agent"
 	"github.com/boxd/boxd/agent/dial"
 	"github.com/boxd/boxd/agent/files"
-	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
 )
 
@@ -28,12 +27,9 @@ func Main(program string, more map[string]func([]string) int) {
 }
 
 func run(program string, args []string, more map[string]func([]string) int) error {
-	if err := linux.NameThread(program); err != nil { // otherwise it has the number of a descriptor, see execveat(2)
-		return err
-	}
 	switch {
-	case len(args) == 2 && args[0] == "agent":
-		return agent.Main(program, args[1])
+	case len(args) == 1 && args[0] == "agent":
+		return agent.Main()
 	case len(args) > 0 && args[0] == "files":
 		os.Exit(files.Main(args[1:]))
 	case len(args) > 0 && args[0] == "dial":

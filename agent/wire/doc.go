@@ -15,7 +15,6 @@
 //	launcher                                 agent
 //	  | -- Init, fds: listener, home tasks ---> |
 //	  | <- Ready ------------------------------ |   or Failed
-//	  | -- Name, another ID of the box -------> |   a box of the launcher's pool is handed over
 //
 // A zygote is an interpreter that the agent starts as it starts a command, and that makes
 // spares: children that wait for a command. Zygotes and spares have ids as commands do. A

@@ -15,8 +15,6 @@ const (
 	TypeFailed  = 5 // agent → client: FailedMsg
 	TypeSignal  = 6 // client → agent: SignalMsg
 	TypeExited  = 7 // agent → client: ExitedMsg
-
-	TypeName = 14 // launcher → agent: the ID of the box, as a string; it answers nothing
 )
 
 // Bounds of messages beyond those of the frame.

@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
-	"golang.org/x/sys/unix"
 )
 
 // ServiceOptions of [Connect].
@@ -210,12 +207,11 @@ func (s *Service) Close() error {
 
 // Stop ends the launcher service and closes s. With removeBoxes it removes all boxes
 // first; otherwise they keep running, for the next launcher to adopt. Stop returns when
-// the service has ended; if ctx ends first, the launcher continues to stop. A service that has already ended, because
-// somebody has sent SIGTERM to all processes of boxd, is stopped, unless its boxes should be removed.
+// the service has ended; if ctx ends first, the launcher continues to stop.
 func (s *Service) Stop(ctx context.Context, removeBoxes bool) error {
 	processes := servers(ctx, s.socket)
 	defer linux.CloseAll(processes)
-	err := s.askToStop(ctx, removeBoxes)
+	_, err := s.link.call(ctx, rpc.TypeStop, rpc.Stop{RemoveBoxes: removeBoxes}, nil)
 	if err != nil {
 		err = fmt.Errorf("stopping launcher: %w", err)
 	}
@@ -227,44 +223,6 @@ func (s *Service) Stop(ctx context.Context, removeBoxes bool) error {
 		err = awaitEnd(ctx, p)
 	}
 	return err
-}
-
-// errStopped: no process listens on the socket of the service.
-var errStopped = errors.New("the service has ended")
-
-// askToStop returns when the launcher has agreed to stop, or there is none and its boxes may stay.
-func (s *Service) askToStop(ctx context.Context, removeBoxes bool) error {
-	asking, giveUp := context.WithCancelCause(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	defer giveUp(nil)
-	if !removeBoxes {
-		watching.Go(func() {
-			for asking.Err() == nil {
-				sock, err := connectUnix(asking, s.socket)
-				if err == nil {
-					sock.Close()
-				}
-				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-					giveUp(errStopped)
-				}
-				select {
-				case <-time.After(lastPause):
-				case <-asking.Done():
-				}
-			}
-		})
-	}
-	for {
-		_, err := s.link.call(asking, rpc.TypeStop, rpc.Stop{RemoveBoxes: removeBoxes}, nil)
-		if errors.Is(err, errStopped) {
-			return nil
-		}
-		if !errors.Is(err, errLost) || removeBoxes {
-			return err
-		}
-		// The launcher was ending. Either its keeper ends as well, or it starts another one, which has to be asked.
-	}
 }
 
 // servers returns pidfds of the processes behind a socket, keeper first. It leaves out

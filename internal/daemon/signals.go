@@ -20,10 +20,7 @@ type signals struct {
 }
 
 // watchSignals subscribes to signals. The caller calls stop.
-//
-// It has SIGPIPE ignored for good: a write to the log whose reader is gone fails, but does not end the daemon (os/signal).
 func watchSignals() *signals {
-	signal.Ignore(syscall.SIGPIPE)
 	s := &signals{hangup: make(chan os.Signal, 1), stops: make(chan os.Signal, 2), quit: make(chan struct{}), done: make(chan struct{})}
 	signal.Notify(s.stops, syscall.SIGTERM, syscall.SIGINT)
 	signal.Notify(s.hangup, syscall.SIGHUP)

@@ -3,7 +3,6 @@ package linux
 import (
 	"os"
 	"runtime"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,16 +31,6 @@ func OnThrowawayThread(fn func() error) error {
 		done <- fn()
 	}()
 	return <-done
-}
-
-// NameThread names the calling thread, in at most 15 bytes, for ps and top. The name of the main thread is that of the
-// process: /proc/<pid>/comm, proc_pid_comm(5).
-func NameThread(name string) error {
-	p, err := unix.BytePtrFromString(name)
-	if err != nil {
-		return err
-	}
-	return os.NewSyscallError("prctl(PR_SET_NAME)", unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(p)), 0, 0, 0))
 }
 
 // Fchdir changes the working directory of the calling thread, which must be one of

@@ -106,10 +106,10 @@ func (f *freezer) freeze(dir string, pid int) bool {
 	}
 }
 
-// runsAgent reports whether a process runs the agent already, which changes its title then.
+// runsAgent reports whether a process runs the agent already.
 func runsAgent(pid int) bool {
 	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return bytes.Contains(args, []byte("\x00agent\x00")) || bytes.Contains(args, []byte(" box="))
+	return bytes.HasSuffix(args, []byte("\x00agent\x00"))
 }
 
 // hasFilter reports whether a process has installed a system call filter.

@@ -25,7 +25,6 @@ type daemon struct {
 	ended      chan struct{}
 	cancel     context.CancelFunc
 	log        string     // file
-	logTo      *os.File   // instead of log
 	extra      []*os.File // descriptors from 3 on
 	notify     *net.UnixConn
 }
@@ -92,9 +91,6 @@ func (d *daemon) launch(flags ...string) {
 	cmd := exec.CommandContext(ctx, d.boxd, append(append([]string{"serve", "--state-dir", d.dir, "--log-level", "debug"}, d.flags...), flags...)...)
 	cmd.Env = append(d.env, "NOTIFY_SOCKET="+d.notify.LocalAddr().String())
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, d.extra
-	if d.logTo != nil {
-		cmd.Stderr, d.logTo = d.logTo, nil
-	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.credential}
 	if d.unit != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(d.unit.Fd())

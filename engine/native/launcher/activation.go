@@ -268,11 +268,9 @@ func (o *ServiceOptions) listen() (*net.UnixListener, error) {
 // inherits reports whether there is a socket at listenFD. The keeper passes keeperPID as
 // LISTEN_PID, because it does not know the number of its child beforehand.
 func (o *ServiceOptions) inherits() bool {
-	return os.Getenv("LISTEN_FDS") == "1" && (os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) || o.isKept())
+	pid := os.Getenv("LISTEN_PID")
+	return os.Getenv("LISTEN_FDS") == "1" && (pid == strconv.Itoa(os.Getpid()) || pid == keeperPID)
 }
-
-// isKept reports whether a keeper has started this process.
-func (o *ServiceOptions) isKept() bool { return os.Getenv("LISTEN_PID") == keeperPID }
 
 const keeperPID = "keeper"
 

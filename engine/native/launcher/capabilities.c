@@ -46,16 +46,8 @@ __attribute__((constructor(102))) static void bound(int argc, char **argv)
 	struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3];
 	int cap, has, i;
 
-	const char *name = NULL;
-
-	if (argc > 1 && strcmp(argv[1], "launcher") == 0)
-		name = "boxd-launcher";
-	if (argc > 1 && strcmp(argv[1], "keeper") == 0)
-		name = "boxd-keeper";
-	if (!name)
+	if (argc < 2 || (strcmp(argv[1], "launcher") != 0 && strcmp(argv[1], "keeper") != 0))
 		return;
-	// The kernel names a program after its path, which is a number in /proc/self/fd. All threads inherit this.
-	prctl(PR_SET_NAME, name, 0, 0, 0);
 	for (cap = 0; cap < 64 && (has = prctl(PR_CAPBSET_READ, cap, 0, 0, 0)) >= 0; cap++)
 		if (has && !(used & BIT(cap)) && prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0)
 			fail("prctl(PR_CAPBSET_DROP)");

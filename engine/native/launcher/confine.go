@@ -3,9 +3,6 @@ package launcher
 import (
 	"fmt"
 	"os"
-
-	"github.com/boxd/boxd/engine/native/programs"
-	"github.com/boxd/boxd/internal/linux"
 )
 
 // ConfineStage forbids user namespaces within the box's (namespaces(7): the files in
@@ -19,7 +16,7 @@ func ConfineStage() error {
 	if err := os.WriteFile(path, []byte("0"), 0); err != nil {
 		return fmt.Errorf("forbidding user namespaces: %w", err)
 	}
-	return linux.NameThread(programs.Init) // nsenter has named it after runc, "runc:[2:INIT]"
+	return nil
 }
 
 // emptyDumps keeps memory out of the box's core dumps (core(5): coredump_filter is

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,8 +19,8 @@ import (
 )
 
 // Keeper holds the socket of a launcher service and runs the launcher, restarting it when
-// it dies, until the launcher's client stops the service, or the keeper itself gets SIGTERM. The keeper is so small that
-// nothing should make it die; if it does, the launcher continues.
+// it dies, until the launcher ends on request. The keeper is so small that nothing should
+// make it die; if it does, the launcher continues.
 //
 // The keeper is also the subreaper of boxes whose launcher is gone, so that none stays a
 // zombie on a host whose process 1 does not reap orphans.
@@ -103,8 +102,8 @@ func (k *keeper) passOn() {
 // lingerTime is how long the last threads of a launcher may take to end.
 const lingerTime = time.Second
 
-// watch exits the keeper when the launcher has ended by itself except for a thread that
-// hangs in the kernel. Such a launcher cannot be reaped until the thread ends, so no other one can be started.
+// watch exits the keeper when the launcher has ended on request except for a thread that
+// hangs in the kernel. Such a launcher cannot be reaped until the thread ends.
 func (k *keeper) watch(pid int) {
 	for lingered := false; ; {
 		time.Sleep(lingerTime)
@@ -124,12 +123,12 @@ func (k *keeper) watch(pid int) {
 	}
 }
 
-// exitedWell reports whether the first thread of a launcher has ended as Service ends it: field 52
+// exitedWell reports whether the first thread of a process has ended with status 0: field 52
 // of /proc/<pid>/stat (proc_pid_stat(5)).
 func exitedWell(pid int) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:])) // from field 3 on
-	return len(fields) >= 50 && (fields[49] == "0" || fields[49] == strconv.Itoa(statusRestart<<8))
+	return len(fields) >= 50 && fields[49] == "0"
 }
 
 // run starts launchers until one ends on request.
@@ -147,8 +146,6 @@ func (k *keeper) run() error {
 			why = oneline.Error(err)
 		case status.Signaled():
 			why = status.Signal().String()
-		case status.ExitStatus() == statusRestart:
-			why = "SIGTERM"
 		}
 		if _, err := os.Stat(k.options.StateDir); err != nil {
 			return fmt.Errorf("the launcher ended (%s), and its state directory is gone: %w", why, err)
@@ -163,7 +160,7 @@ func (k *keeper) run() error {
 		case <-k.stop:
 			return nil
 		}
-		if delay = min(2*delay, lastDelay); status.Signaled() || status.ExitStatus() == statusRestart {
+		if delay = min(2*delay, lastDelay); status.Signaled() {
 			delay = min(delay, killedDelay)
 		}
 	}

@@ -313,7 +313,6 @@ func (l *Launcher) serveClient(c *client) error {
 				c.creates.Done()
 			case frame.Type == rpc.TypeStop && l.service != nil:
 				_ = os.Remove(filepath.Join(l.service.StateDir, rpc.ClientFile)) // root names the next client anew
-				l.service.dismissed.Store(true)
 				l.service.stop()
 			}
 		})

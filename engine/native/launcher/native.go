@@ -35,7 +35,7 @@ func (n native) prepare(b *box, control, home *os.File) (birth, error) {
 	}
 	return &nativeBirth{box: b, container: container, process: &libcontainer.Process{
 		Init:       true,
-		Args:       []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraProgram), "agent", b.id},
+		Args:       []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraProgram), "agent"},
 		Env:        agentEnv,
 		LogLevel:   strconv.Itoa(int(logLevel)),
 		Cwd:        "/",

@@ -137,7 +137,7 @@ func ociBox(b *box) oci.Box {
 		IDBase:       b.lease.Base,
 		IDs:          idRange,
 		Hostname:     b.spec.Hostname,
-		Args:         []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraAgent), "agent", b.id},
+		Args:         []string{fmt.Sprintf("/proc/self/fd/%d", 3+extraAgent), "agent"},
 		Env:          agentEnv,
 		UID:          agentID,
 		Capabilities: caps,

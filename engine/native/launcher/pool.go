@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/command"
 	"github.com/boxd/boxd/engine/spec"
@@ -740,7 +739,7 @@ func (l *Launcher) rename(b *box, id string) error {
 	}
 	b.id, b.dir = id, dir
 	l.pool.drop(b.name)
-	return b.control.Send(wire.TypeName, 0, []byte(id))
+	return nil
 }
 
 // setHostname sets the hostname that the kernel tells the box.

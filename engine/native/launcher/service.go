@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -33,17 +32,10 @@ type service struct {
 	current *client // nil without one
 	stopped bool
 	serving sync.WaitGroup // connections
-
-	dismissed atomic.Bool // its client has asked it to end
 }
 
-// statusRestart is the exit status of a launcher that has ended, but not because its client asked for that. The keeper
-// starts another one.
-const statusRestart = 128 + int(unix.SIGTERM)
-
 // Service runs a launcher as a service, until a client stops it or it gets SIGTERM. Its
-// boxes stay, unless the client asks to remove them. After SIGTERM systemd or the keeper starts another one, unless
-// they have sent it because they were told to stop.
+// boxes stay, unless the client asks to remove them.
 func Service(o ServiceOptions) error {
 	unix.Umask(0o022)
 	if err := o.prepare(); err != nil { // does not return if it executes the program again
@@ -82,9 +74,6 @@ func Service(o ServiceOptions) error {
 		// The launcher has ended as requested. An error status would make systemd or the
 		// keeper restart it.
 		fmt.Fprintf(os.Stderr, "boxd-init: ending the launcher: %v\n", oneline.Error(err))
-	}
-	if o.isKept() && !s.dismissed.Load() {
-		os.Exit(statusRestart)
 	}
 	return nil
 }
