@@ -23,14 +23,15 @@ func Addresses() []netip.AddrPort {
 }
 
 // Environ returns env, a list of KEY=VALUE, with the variables that lead programs in a box to its
-// proxy. Programs do not use it for the box itself, which is called hostname; "[::1]" is not among its names,
-// because Python's httpx 0.28 refuses to start then. It leaves out those that env sets, in either
+// proxy. Programs do not use it for the box itself, which is called hostname. "[::1]" is not among its names,
+// because Python's httpx 0.28 refuses to start then, nor is 127.0.0.0/8, because a rule can open another
+// loopback address of the host. It leaves out those that env sets, in either
 // case: programs read one case or the other, and some both. It does not change env.
 //
 // ALL_PROXY is not socks5h:// because Python's httpx then refuses to start unless an optional package
 // is installed. Node reads the others only with NODE_USE_ENV_PROXY, from 22.21 on.
 func Environ(env []string, hostname string) []string {
-	url, direct := fmt.Sprintf("http://%s", Addresses()[0]), "localhost,.localhost,127.0.0.1,127.0.0.0/8,::1,0.0.0.0,"+hostname
+	url, direct := fmt.Sprintf("http://%s", Addresses()[0]), "localhost,.localhost,127.0.0.1,::1,0.0.0.0,"+hostname
 	add := slices.DeleteFunc([]string{
 		"HTTP_PROXY=" + url, "http_proxy=" + url, "HTTPS_PROXY=" + url, "https_proxy=" + url, "ALL_PROXY=" + url, "all_proxy=" + url,
 		"NO_PROXY=" + direct, "no_proxy=" + direct, "NODE_USE_ENV_PROXY=1",

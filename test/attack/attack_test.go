@@ -104,6 +104,9 @@ func tryProbes(t *testing.T, writable []bool, users []engine.User, create func(*
 				})
 				for _, name := range probes(t, program) {
 					t.Run(name, func(t *testing.T) {
+						if name == "int80" && faultsBare(t, program) {
+							t.Skip("int 0x80 faults on this machine outside of a box too, so nothing can be tried")
+						}
 						wantBlocked(t, b, name, append(slices.Clone(bait), root))
 					})
 				}
@@ -237,6 +240,13 @@ func allowedUntried(name string, bait []string) bool {
 		return runtime.GOARCH != "amd64"
 	}
 	return false
+}
+
+// faultsBare reports whether int 0x80 faults on the bare host: some hypervisors pass it on to no kernel, so no
+// filter is asked.
+func faultsBare(t *testing.T, program string) bool {
+	out, err := exec.CommandContext(t.Context(), program, "child:int80").CombinedOutput()
+	return err != nil && strings.Contains(string(out), "SIGSEGV")
 }
 
 // wantNoSetid looks at what the probes have left on the host.

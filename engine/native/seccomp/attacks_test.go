@@ -299,14 +299,22 @@ func TestForeignABI(t *testing.T) {
 		t.Skip("only x86-64 can make calls of another ABI from 64-bit code")
 	}
 	for _, abi := range []string{"int80", "x32"} {
-		out, err := as(t, abi).CombinedOutput()
-		var status syscall.WaitStatus
-		if exit, ok := err.(*exec.ExitError); ok {
-			status = exit.Sys().(syscall.WaitStatus)
-		}
-		if !status.Signaled() || status.Signal() != unix.SIGSYS {
-			t.Errorf("%s: %v, want an end by SIGSYS\n%s", abi, err, out)
-		}
+		t.Run(abi, func(t *testing.T) {
+			if abi == "int80" {
+				// Some hypervisors pass no interrupt 0x80 on to the kernel: it faults before any filter is asked.
+				if out, err := as(t, "bare int80").CombinedOutput(); err != nil && strings.Contains(string(out), "SIGSEGV") {
+					t.Skip("int 0x80 faults on this machine without the filter too, so nothing can be tried")
+				}
+			}
+			out, err := as(t, abi).CombinedOutput()
+			var status syscall.WaitStatus
+			if exit, ok := err.(*exec.ExitError); ok {
+				status = exit.Sys().(syscall.WaitStatus)
+			}
+			if !status.Signaled() || status.Signal() != unix.SIGSYS {
+				t.Errorf("%v, want an end by SIGSYS\n%s", err, out)
+			}
+		})
 	}
 }
 

@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 		install()
 		foreignCall(r)
 		os.Exit(0)
+	case "bare int80": // try it without the filter
+		foreignCall("int80")
+		os.Exit(0)
 	case "costs":
 		measure()
 		os.Exit(0)
