@@ -38,7 +38,7 @@ func TestAdmission(t *testing.T) {
 		"a foreign page":    {tokenA, []string{"Origin", "https://evil.example"}, 403, "another site"},
 		"a page of a file":  {tokenA, []string{"Origin", "null"}, 403, "another site"},
 		"an image of it":    {tokenA, []string{"Sec-Fetch-Site", "cross-site"}, 403, "another site"},
-		"an old session":    {tokenA, []string{"Mcp-Session-Id", "x"}, 200, ""}, // initialize begins anew
+		"an old session":    {tokenA, []string{"Mcp-Session-Id", "x"}, 200, ""},  // initialize begins anew
 		"a foreign host":    {tokenA, []string{"Host", "boxd.example"}, 200, ""}, // as behind a proxy: the token counts
 		"the page of a UI":  {tokenA, []string{"Origin", s.url, "Sec-Fetch-Site", "same-origin"}, 200, ""},
 		"a second token of": {tokenA2, nil, 200, ""},
